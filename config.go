@@ -1,0 +1,116 @@
+package sekali
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store"
+)
+
+// Config says what a Consumer is made of. Name, Source, Store, Key and Handle
+// are required.
+type Config[Tx any] struct {
+	// Name of the consumer: whose effect it is. Part of the primary key.
+	Name string
+	// Source that messages come from. The Consumer closes it.
+	Source broker.Source
+	// Store that keys go to.
+	Store store.Store[Tx]
+	// Key takes the message key. A message without one becomes a dead letter.
+	Key KeyFunc
+	// Handle changes business data for one message, in its transaction. It is
+	// called from several goroutines at once, each with a message of its own,
+	// unless Workers is 1.
+	Handle Handler[Tx]
+
+	// Fingerprint of the body, stored with the key: another body under the
+	// same key is then a conflict and becomes a dead letter, instead of being
+	// taken for a duplicate. It needs the column fingerprint, which sekali
+	// migrate makes. Defaults to none.
+	Fingerprint FingerprintFunc
+	// DeadLetters takes what cannot be processed. Defaults to the table
+	// dead_letters in the Store's database.
+	DeadLetters deadletter.Sink
+	// Workers is how many messages are in work at once, and so how many
+	// connections of the Store's pool are used. Defaults to 4.
+	Workers int
+	// MaxAttempts is how often the handler is called on a message in vain
+	// before it becomes a dead letter. Defaults to 10.
+	MaxAttempts int
+	// MaxConflicts is how often in a row a transaction may fail because others
+	// got in its way, before that counts as an attempt. Defaults to 100.
+	MaxConflicts int
+	// Backoff is the pause between attempts. The message waits in the process,
+	// with no transaction open; others go on, but those of its lane wait too.
+	Backoff Backoff
+	// MaxHeld is how many deliveries may be in hand at once, those that wait
+	// for a further attempt among them. Defaults to 1,000, or twice Workers if
+	// that is more.
+	MaxHeld int
+	// DrainTimeout is how long a stop waits for messages in work before their
+	// context is cancelled. Defaults to 30 s.
+	DrainTimeout time.Duration
+	// Observer is told what happens. Defaults to LogTo(slog.Default()).
+	Observer Observer
+}
+
+// withDefaults returns a copy of c with its empty fields filled in, or an
+// error that names every field that is wrong.
+func (c Config[Tx]) withDefaults() (Config[Tx], error) {
+	if c.Workers == 0 {
+		c.Workers = 4
+	}
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 10
+	}
+	if c.MaxConflicts == 0 {
+		c.MaxConflicts = maxConflicts
+	}
+	if c.MaxHeld == 0 {
+		c.MaxHeld = max(1000, 2*c.Workers)
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 30 * time.Second
+	}
+	if c.Observer == nil {
+		c.Observer = LogTo(slog.Default())
+	}
+	c.Backoff = c.Backoff.withDefaults()
+	err := c.validate()
+	if err == nil && c.DeadLetters == nil {
+		keeper, ok := store.As[interface{ DeadLetters() deadletter.Queue }](c.Store)
+		if !ok {
+			return c, errors.New("DeadLetters is not set and the Store keeps none: set Config.DeadLetters")
+		}
+		c.DeadLetters = keeper.DeadLetters()
+	}
+	return c, err
+}
+
+func (c Config[Tx]) validate() error {
+	var errs []error
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	if err := store.CheckConsumer(c.Name); err != nil {
+		errs = append(errs, fmt.Errorf("Name: %w", err))
+	}
+	wrong(c.Source == nil, "Source is not set: give the broker.Source that messages come from")
+	wrong(c.Store == nil, "Store is not set: give the store that keys go to, such as pgxstore.New(pool)")
+	wrong(c.Key == nil, "Key is not set: say where the message key is, such as sekali.Header(\"idempotency-key\")")
+	wrong(c.Handle == nil, "Handle is not set: give the function that changes business data")
+	wrong(c.Workers < 0, "Workers is %d: use 1 or more", c.Workers)
+	wrong(c.MaxAttempts < 0, "MaxAttempts is %d: use 1 or more", c.MaxAttempts)
+	wrong(c.MaxConflicts < 0, "MaxConflicts is %d: use 1 or more", c.MaxConflicts)
+	wrong(c.MaxHeld < c.Workers, "MaxHeld is %d, less than Workers (%d): workers would stand idle", c.MaxHeld, c.Workers)
+	wrong(c.DrainTimeout < 0, "DrainTimeout is %v: use a time above zero", c.DrainTimeout)
+	wrong(c.Backoff.Initial < 0, "Backoff.Initial is %v: use a time above zero", c.Backoff.Initial)
+	wrong(c.Backoff.Max < c.Backoff.Initial, "Backoff.Max is %v, less than Backoff.Initial (%v)", c.Backoff.Max, c.Backoff.Initial)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,219 @@
+package sekali
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/store"
+)
+
+// Consumer takes messages from a broker and gives each one its effect once:
+// receive, take the key, claim it, call the handler, commit, acknowledge.
+type Consumer[Tx any] struct {
+	cfg    Config[Tx]
+	source broker.Source
+	lanes  *lanes
+	settle *settler
+	ran    atomic.Bool
+}
+
+// NewConsumer returns a Consumer, or an error that says which fields of the
+// Config are missing or contradict each other. It does no I/O.
+func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
+	full, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new consumer %q: %w", cfg.Name, err)
+	}
+	c := &Consumer[Tx]{cfg: full, source: full.Source, lanes: newLanes()}
+	c.settle = newSettler(c.source, c.observe)
+	return c, nil
+}
+
+// Run consumes until ctx ends, then stops in two stages: it receives no more,
+// finishes what is in work, commits and acknowledges it, gives the rest back,
+// and closes the source; if that takes longer than DrainTimeout, the handlers'
+// context is cancelled, and Run waits for them to return. It then returns nil.
+//
+// Run returns an error if the database's schema is unfit at the start (a
+// *store.SchemaError) or if the source is closed for good (broker.ErrClosed).
+// A database or broker that is not there is waited for. A Consumer runs once.
+func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
+	if c.ran.Swap(true) {
+		return fmt.Errorf("run consumer %q: it has run already: make a new one", c.cfg.Name)
+	}
+	// Work outlives ctx: that ctx ends means "stop taking", not "drop all".
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.DrainTimeout)
+		defer cancel()
+		if e := c.source.Close(closing); e != nil && err == nil {
+			err = fmt.Errorf("close the source of consumer %q: %w", c.cfg.Name, e)
+		}
+	}()
+	if ready, err := c.check(ctx); !ready {
+		return err
+	}
+
+	var workers, keeping sync.WaitGroup
+	for range c.cfg.Workers {
+		workers.Go(func() { c.work(hard) })
+	}
+	settled := c.settle.start(hard)
+	kept, stopKeeping := context.WithCancel(hard)
+	keeping.Go(func() { c.keepAlive(kept) })
+
+	err = c.receive(ctx)
+	c.lanes.stop()
+	c.giveBack(c.lanes.drain()) // others can have it while we finish
+	timer := time.AfterFunc(c.cfg.DrainTimeout, cancel)
+	workers.Wait()
+	timer.Stop()
+	c.giveBack(c.lanes.drain())
+	settled()
+	stopKeeping()
+	keeping.Wait()
+	return err
+}
+
+// check waits until the database is there and fit. It returns false when the
+// Consumer is not to start.
+func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
+	for n := 1; ; n++ {
+		err := c.cfg.Store.Check(ctx)
+		switch {
+		case err == nil:
+			return true, nil
+		case ctx.Err() != nil:
+			return false, nil
+		case c.cfg.Store.Classify(err) != store.ClassUnavailable:
+			return false, fmt.Errorf("check the store of consumer %q: %w", c.cfg.Name, err)
+		}
+		pause := outageBackoff.after(n)
+		c.observe(Event{Kind: CheckFailed, Err: err, Pause: pause})
+		if sleep(ctx, pause) != nil {
+			return false, nil
+		}
+	}
+}
+
+// receive takes deliveries in until ctx ends or the source is closed.
+func (c *Consumer[Tx]) receive(ctx context.Context) error {
+	// room must wake up when ctx ends.
+	defer context.AfterFunc(ctx, c.lanes.stop)()
+	for failures := 0; ctx.Err() == nil; {
+		n := c.lanes.room(2*c.cfg.Workers, c.cfg.MaxHeld)
+		if n == 0 {
+			return nil
+		}
+		deliveries, err := c.source.Receive(ctx, n)
+		c.take(deliveries)
+		switch {
+		case err == nil:
+			failures = 0
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, broker.ErrClosed):
+			return fmt.Errorf("receive for consumer %q: %w", c.cfg.Name, err)
+		default:
+			failures++
+			pause := outageBackoff.after(failures)
+			c.observe(Event{Kind: ReceiveFailed, Err: err, Pause: pause})
+			_ = sleep(ctx, pause)
+		}
+	}
+	return nil
+}
+
+// take puts deliveries in hand, or gives them back after a stop.
+func (c *Consumer[Tx]) take(deliveries []*broker.Delivery) {
+	jobs := make([]*job, len(deliveries))
+	for i, d := range deliveries {
+		jobs[i] = &job{delivery: d, message: &Message{Message: d.Message}}
+		c.observe(Event{Kind: Received, Message: jobs[i].message, Redelivered: d.Redelivered})
+	}
+	c.giveBack(c.lanes.add(jobs))
+}
+
+// giveBack returns jobs to the broker unprocessed.
+func (c *Consumer[Tx]) giveBack(jobs []*job) {
+	for _, j := range jobs {
+		c.observe(Event{Kind: Released, Message: j.message})
+		c.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Retry})
+	}
+}
+
+// work is a worker: it takes the first job of a lane, brings it one step
+// further, and lets the lane go.
+func (c *Consumer[Tx]) work(ctx context.Context) {
+	for {
+		in, j := c.lanes.next()
+		if j == nil {
+			return
+		}
+		if j.delivery.Expired() {
+			// Somebody else may have it by now. It is not settled: the broker
+			// delivers it again.
+			c.observe(Event{Kind: Expired, Message: j.message})
+			c.giveBack(c.lanes.abandon(in))
+			continue
+		}
+		pause, done := c.step(ctx, j)
+		if done {
+			c.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Ack})
+			c.lanes.done(in)
+			continue
+		}
+		c.lanes.later(in, pause)
+	}
+}
+
+// keepAlive asks the broker for more time for all that is in hand.
+func (c *Consumer[Tx]) keepAlive(ctx context.Context) {
+	keeper, ok := broker.As[broker.KeepAliver](c.source)
+	if !ok {
+		return
+	}
+	ticker := time.NewTicker(keeper.KeepAliveEvery())
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		// What it does not reach expires, and is dropped before it is started.
+		if held := c.lanes.deliveries(); len(held) > 0 {
+			_ = keeper.KeepAlive(ctx, held)
+		}
+	}
+}
+
+func (c *Consumer[Tx]) observe(e Event) {
+	e.Consumer = c.cfg.Name
+	c.cfg.Observer.Observe(e)
+}
+
+// guard calls fn, which is the user's, in a goroutine of its own, so that a
+// panic and a runtime.Goexit are failures like others.
+func guard(fn func() error) (err error) {
+	err = ErrHandlerExited
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if v := recover(); v != nil {
+				err = &PanicError{Value: v, Stack: debug.Stack()}
+			}
+		}()
+		err = fn()
+	}()
+	<-done
+	return err
+}

@@ -1,0 +1,122 @@
+package sekali
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sekali/sekali/deadletter"
+)
+
+// Observer is told what a Consumer does. Observe is called from many
+// goroutines at once, in the middle of the work, so it must be quick; it must
+// not keep or change e.Message.
+type Observer interface {
+	Observe(e Event)
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+// The events, and the fields of Event that each has beside Kind and Consumer.
+//
+//	Received         Message, Redelivered
+//	Finished         Message, Outcome, Duration      after the commit, before the acknowledgement
+//	AttemptFailed    Message, Attempt, Err, Pause    it will be tried again (Pause) or dead-lettered next
+//	Conflicted       Message, Err, Pause             deadlock and the like; not counted as an attempt
+//	Interrupted      Message, Err, Pause             the database is not there, or unfit; not counted
+//	DeadLettered     Message, Reason, Attempt, Err   after the letter was written, before the acknowledgement
+//	DeadLetterFailed Message, Reason, Err, Pause     the letter could not be written; nothing is acknowledged
+//	Expired          Message                         its time was over before it was started; it comes again
+//	Released         Message                         given back unprocessed, because the consumer stops
+//	Settled          Count                           the broker confirmed acknowledgements
+//	SettleFailed     Count, Err                      those messages may come again, as duplicates
+//	ReceiveFailed    Err, Pause                      the broker is not there
+//	CheckFailed      Err, Pause                      the database is not there yet, at the start
+const (
+	Received EventKind = iota + 1
+	Finished
+	AttemptFailed
+	Conflicted
+	Interrupted
+	DeadLettered
+	DeadLetterFailed
+	Expired
+	Released
+	Settled
+	SettleFailed
+	ReceiveFailed
+	CheckFailed
+)
+
+var eventNames = [...]string{
+	"unknown", "received", "finished", "attempt failed", "conflicted", "interrupted", "dead-lettered",
+	"dead letter failed", "expired", "released", "settled", "settle failed", "receive failed", "check failed",
+}
+
+// String returns the name of the event in lower case.
+func (k EventKind) String() string {
+	if int(k) < len(eventNames) {
+		return eventNames[k]
+	}
+	return eventNames[0]
+}
+
+// Event is something that a Consumer did. Which fields it has is said at
+// EventKind.
+type Event struct {
+	Kind        EventKind
+	Consumer    string
+	Message     *Message
+	Redelivered bool
+	Outcome     Outcome
+	Duration    time.Duration
+	Attempt     int
+	Pause       time.Duration
+	Reason      deadletter.Reason
+	Count       int
+	Err         error
+}
+
+// LogTo returns an Observer that writes to a logger: trouble as warnings, dead
+// letters as errors, the rest at debug level. Bodies are never logged.
+func LogTo(logger *slog.Logger) Observer { return logObserver{logger} }
+
+type logObserver struct{ logger *slog.Logger }
+
+func (l logObserver) Observe(e Event) {
+	level := slog.LevelDebug
+	switch e.Kind {
+	case AttemptFailed, Interrupted, SettleFailed, ReceiveFailed, CheckFailed, Expired:
+		level = slog.LevelWarn
+	case DeadLettered, DeadLetterFailed:
+		level = slog.LevelError
+	}
+	ctx := context.Background()
+	if !l.logger.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("consumer", e.Consumer)}
+	if e.Message != nil {
+		attrs = append(attrs, slog.String("key", e.Message.Key()), slog.String("id", e.Message.ID))
+	}
+	if e.Outcome != 0 {
+		attrs = append(attrs, slog.String("outcome", e.Outcome.String()))
+	}
+	if e.Attempt != 0 {
+		attrs = append(attrs, slog.Int("attempt", e.Attempt))
+	}
+	if e.Reason != "" {
+		attrs = append(attrs, slog.String("reason", string(e.Reason)))
+	}
+	if e.Pause != 0 {
+		attrs = append(attrs, slog.Duration("pause", e.Pause))
+	}
+	if e.Count != 0 {
+		attrs = append(attrs, slog.Int("count", e.Count))
+	}
+	if e.Err != nil {
+		attrs = append(attrs, slog.Any("error", e.Err))
+	}
+	l.logger.LogAttrs(ctx, level, "sekali: "+e.Kind.String(), attrs...)
+}

@@ -1,0 +1,147 @@
+package sekali
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store"
+)
+
+// step brings a job one attempt further. It returns true when the message is
+// done with and to be acknowledged: its effect is committed, it is a
+// duplicate, or its dead letter is written. Else it returns the pause before
+// the next step.
+func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, done bool) {
+	if j.letter != nil {
+		return c.bury(ctx, j)
+	}
+	if j.message.key == "" {
+		if err := c.takeKey(j); err != nil {
+			return c.condemn(ctx, j, deadletter.NoKey, err)
+		}
+	}
+	began := time.Now()
+	states, err := transact(ctx, c.cfg.Store, c.claimFor(j), func(ctx context.Context, tx Tx, _ int) error {
+		m := &Message{Message: j.delivery.Message.Clone(), key: j.message.key}
+		return guard(func() error { return c.cfg.Handle(ctx, tx, m) })
+	})
+	if err != nil {
+		return c.failed(ctx, j, err)
+	}
+	outcome := outcomeOf(states[0])
+	c.observe(Event{Kind: Finished, Message: j.message, Outcome: outcome, Duration: time.Since(began)})
+	if outcome == Conflict {
+		return c.condemn(ctx, j, deadletter.Conflict, ErrConflict)
+	}
+	return 0, true
+}
+
+// takeKey takes the key and the fingerprint, once. The extractors get a copy:
+// they are the user's.
+func (c *Consumer[Tx]) takeKey(j *job) error {
+	m := &Message{Message: j.delivery.Message.Clone()}
+	err := guard(func() (err error) {
+		if m.key, err = takeKey(c.cfg.Name, c.cfg.Key, m); err == nil && c.cfg.Fingerprint != nil {
+			j.fingerprint = c.cfg.Fingerprint(m)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take the key: %w", err)
+	}
+	j.message.key = m.key
+	return nil
+}
+
+func (c *Consumer[Tx]) claimFor(j *job) store.Claim {
+	return store.Claim{Consumer: c.cfg.Name, Keys: []store.Key{{Raw: j.message.key, Fingerprint: j.fingerprint}}}
+}
+
+// failed decides what an error of an attempt means for the message.
+func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Duration, bool) {
+	what := judge(c.cfg.Store.Classify, err)
+	if what == blameSurvived {
+		return c.condemn(ctx, j, deadletter.Survived, err)
+	}
+	if ctx.Err() != nil {
+		// The stop has run out of patience and cancelled the handler: not the
+		// message's fault. It is given back.
+		return 0, false
+	}
+	switch what {
+	case blameConflict:
+		if j.conflicts++; j.conflicts < c.cfg.MaxConflicts {
+			pause := conflictBackoff.after(j.conflicts)
+			c.observe(Event{Kind: Conflicted, Message: j.message, Err: err, Pause: pause})
+			return pause, false
+		}
+		j.conflicts = 0
+	case blameDatabase:
+		return c.interrupted(j, err), false
+	case blameLater:
+		pause, _ := retryAfter(err)
+		c.observe(Event{Kind: AttemptFailed, Message: j.message, Attempt: j.attempts, Err: err, Pause: pause})
+		return pause, false
+	case blamePermanent:
+		j.attempts++
+		return c.condemn(ctx, j, deadletter.Permanent, err)
+	}
+	j.conflicts, j.outages = 0, 0
+	j.attempts++
+	if j.attempts >= c.cfg.MaxAttempts {
+		return c.condemn(ctx, j, deadletter.Exhausted, err)
+	}
+	pause := c.cfg.Backoff.after(j.attempts)
+	c.observe(Event{Kind: AttemptFailed, Message: j.message, Attempt: j.attempts, Err: err, Pause: pause})
+	return pause, false
+}
+
+// interrupted: the database is not there. The lane waits, nothing is
+// acknowledged, nothing counts.
+func (c *Consumer[Tx]) interrupted(j *job, err error) time.Duration {
+	j.outages++
+	pause := outageBackoff.after(j.outages)
+	c.observe(Event{Kind: Interrupted, Message: j.message, Err: err, Pause: pause})
+	return pause
+}
+
+// condemn makes a message a dead letter, from now on: its handler is not
+// called again.
+func (c *Consumer[Tx]) condemn(ctx context.Context, j *job, reason deadletter.Reason, err error) (time.Duration, bool) {
+	var p *PanicError
+	text := err.Error()
+	if errors.As(err, &p) {
+		text += "\n" + string(p.Stack)
+	}
+	j.letter = &deadletter.Letter{
+		Consumer: c.cfg.Name, Key: j.message.key, Reason: reason, Error: text,
+		Message: j.delivery.Message, Attempts: j.attempts, Status: deadletter.Open,
+	}
+	j.outages = 0
+	return c.bury(ctx, j)
+}
+
+// letterTimeout bounds the writing of a dead letter. A stop does not cut it
+// short: a claim that survived its rollback is known to this letter alone.
+const letterTimeout = 10 * time.Second
+
+// bury writes a job's dead letter. Until that has worked, the message is not
+// acknowledged.
+func (c *Consumer[Tx]) bury(ctx context.Context, j *job) (time.Duration, bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letterTimeout)
+	defer cancel()
+	if err := c.cfg.DeadLetters.Put(ctx, *j.letter); err != nil {
+		j.outages++
+		pause := outageBackoff.after(j.outages)
+		c.observe(Event{Kind: DeadLetterFailed, Message: j.message, Reason: j.letter.Reason, Err: err, Pause: pause})
+		return pause, false
+	}
+	c.observe(Event{
+		Kind: DeadLettered, Message: j.message, Reason: j.letter.Reason, Attempt: j.letter.Attempts,
+		Err: errors.New(j.letter.Error),
+	})
+	return 0, true
+}
