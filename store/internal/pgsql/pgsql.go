@@ -1,0 +1,158 @@
+// Package pgsql holds what PostgreSQL needs to hear and what its answers mean,
+// whichever client library carries it: the SQL of a claim, the guard before
+// COMMIT, the check of the catalogue and the classes of SQLSTATEs.
+//
+// It imports no driver. All parameters are text (lists travel as array
+// literals, fingerprints in hexadecimal), so that the same statement works in
+// the simple and in the extended protocol and through database/sql.
+package pgsql
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sekali/sekali/store"
+)
+
+// Shape is what Check learns of processed_messages that the statements depend
+// on.
+type Shape struct {
+	// LocalTime tells that processed_at is a timestamp without time zone: the
+	// time must be turned into UTC before it is assigned, for the assignment
+	// would turn it into the session's zone.
+	LocalTime bool
+	// Fingerprint tells that there is a column fingerprint.
+	Fingerprint bool
+}
+
+// Statements are the statements for one set of tables. The zero value is of
+// no use: see New.
+type Statements struct {
+	tables store.Tables
+	table  string // processed_messages, quoted, with its schema
+}
+
+// New returns the statements for t, whose names must be valid.
+func New(t store.Tables) Statements {
+	t = t.WithDefaults()
+	return Statements{tables: t, table: Quote(t, t.ProcessedMessages)}
+}
+
+// Quote returns the name of a table in quotes, with its schema if there is
+// one: a name such as "order" is a table's name, never a key word.
+func Quote(t store.Tables, name string) string {
+	if t.Schema == "" {
+		return `"` + name + `"`
+	}
+	return `"` + t.Schema + `"."` + name + `"`
+}
+
+// Claim returns the statement that claims keys: $1 is the consumer, $2 an
+// Array of stored keys in the order in which they are to be locked and, with
+// fingerprints, $3 an array of theirs (see Plan). It returns a row for each
+// key that was fresh: its stored form, and the id of the transaction as text.
+//
+// One statement serves any number of keys, so one prepared statement does.
+// WITH ORDINALITY keeps the order of the array, which is the same in every
+// process and does not depend on the column's collation.
+func (s Statements) Claim(shape Shape, fingerprints bool) string {
+	now := "clock_timestamp()"
+	if shape.LocalTime {
+		now = "clock_timestamp() AT TIME ZONE 'UTC'"
+	}
+	columns, values, from := "", "", "unnest($2::text[]) WITH ORDINALITY AS k(message_key, n)"
+	if fingerprints {
+		columns, values = ", fingerprint", ", decode(k.fingerprint, 'hex')"
+		from = "unnest($2::text[], $3::text[]) WITH ORDINALITY AS k(message_key, fingerprint, n)"
+	}
+	return "INSERT INTO " + s.table + " (consumer_name, message_key, processed_at" + columns + ")" +
+		" SELECT $1::text, k.message_key, " + now + values + " FROM " + from + " ORDER BY k.n" +
+		" ON CONFLICT (consumer_name, message_key) DO NOTHING" +
+		// The cast keeps a cached plan valid when the column's type changes.
+		" RETURNING message_key::text, pg_current_xact_id()::text"
+}
+
+// Fingerprints returns the statement that reads and locks the fingerprints of
+// claimed keys that were there: $1 is the consumer, $2 an Array of stored
+// keys. It returns the stored form and the fingerprint in hexadecimal, NULL if
+// it is unknown. A key without a row has vanished since.
+func (s Statements) Fingerprints() string {
+	return "SELECT message_key::text, encode(fingerprint, 'hex') FROM " + s.table +
+		" WHERE consumer_name = $1::text AND message_key = ANY($2::text[])" +
+		" ORDER BY message_key FOR SHARE"
+}
+
+// Seen returns the statement that reads keys without claiming them: $1 is the
+// consumer, $2 an Array of stored keys. It returns a row for each key: its
+// stored form, whether it is there, its fingerprint in hexadecimal (NULL if it
+// is unknown), and whether the server is a replica, whose word does not count.
+func (s Statements) Seen(shape Shape) string {
+	fingerprint := "NULL::text"
+	if shape.Fingerprint {
+		fingerprint = "encode(m.fingerprint, 'hex')"
+	}
+	return "SELECT k.message_key, m.message_key IS NOT NULL, " + fingerprint + ", pg_is_in_recovery()" +
+		" FROM unnest($2::text[]) AS k(message_key) LEFT JOIN " + s.table + " AS m" +
+		" ON m.consumer_name = $1::text AND m.message_key = k.message_key"
+}
+
+// Survived returns the statement that tells whether a claim outlived its
+// transaction: $1 is the consumer, $2 an Array of stored keys, $3 the Xmin of
+// the transaction. It returns one boolean. A rival's row has another xmin, so
+// it is never taken for ours; vacuum keeps xmin readable.
+func (s Statements) Survived() string {
+	return "SELECT EXISTS (SELECT 1 FROM " + s.table +
+		" WHERE consumer_name = $1::text AND message_key = ANY($2::text[]) AND xmin::text = $3::text)"
+}
+
+// CreateTable returns the five lines that make processed_messages.
+func (s Statements) CreateTable() string {
+	return "CREATE TABLE " + s.tables.In(s.tables.ProcessedMessages) + " (\n" +
+		"    consumer_name VARCHAR(100) COLLATE \"C\" NOT NULL,\n" +
+		"    message_key   VARCHAR(200) COLLATE \"C\" NOT NULL,\n" +
+		"    processed_at  TIMESTAMPTZ NOT NULL DEFAULT now(),\n" +
+		"    PRIMARY KEY (consumer_name, message_key));"
+}
+
+// loudEnough lets the warning through by which the server says that a commit
+// is durable here alone, where a session hides warnings. SET LOCAL ends after
+// the wait for the replica.
+const loudEnough = "CASE WHEN current_setting('client_min_messages') = 'error'" +
+	" THEN set_config('client_min_messages', 'warning', true) END"
+
+// Guard returns the statement to send before COMMIT. It fails (division by
+// zero, 22012) unless the transaction is still the one with the given id, and
+// fails in an aborted transaction (25P02). An empty id, of a transaction
+// that claimed nothing fresh, guards nothing. COALESCE matters: a fresh
+// transaction has no id, and 1/NULL is no error.
+func Guard(xid string) (string, error) {
+	if xid == "" {
+		return "SELECT " + loudEnough, nil
+	}
+	if err := checkXID(xid); err != nil {
+		return "", err
+	}
+	return "SELECT 1/(COALESCE(pg_current_xact_id_if_assigned()::text, '') = '" + xid + "')::int, " + loudEnough, nil
+}
+
+// Xmin returns what rows written by the transaction xid bear as xmin: its
+// lower 32 bits.
+func Xmin(xid string) (string, error) {
+	if err := checkXID(xid); err != nil {
+		return "", err
+	}
+	full, err := strconv.ParseUint(xid, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("read the transaction id %q: %w", xid, err)
+	}
+	return strconv.FormatUint(full&0xFFFFFFFF, 10), nil
+}
+
+// checkXID keeps anything but digits out of SQL text.
+func checkXID(xid string) error {
+	if xid == "" || strings.Trim(xid, "0123456789") != "" {
+		return fmt.Errorf("the server gave %q as a transaction id: digits are expected", xid)
+	}
+	return nil
+}
