@@ -1,0 +1,30 @@
+# make test       all tests, with -race, against real servers (it brings them up and stops what it started)
+# make test-fast  tests that need no server: SQLite, an embedded JetStream; no installation
+# make lint       gofumpt, go vet, staticcheck, go mod tidy
+# make services   bring the servers up and leave them running (scripts/services down stops them)
+
+GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
+STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help test test-fast lint services
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -4
+
+test:
+	@scripts/test
+
+test-fast:
+	go test -tags fast ./...
+
+services:
+	scripts/services up
+
+lint:
+	@unformatted=$$($(GOFUMPT) -l .); \
+	if [ -n "$$unformatted" ]; then printf 'not in gofumpt form:\n%s\n' "$$unformatted"; exit 1; fi
+	go mod tidy -diff
+	go vet ./...
+	go vet -tags fast ./...
+	$(STATICCHECK) ./...
+	$(STATICCHECK) -tags fast ./...
