@@ -61,9 +61,6 @@ func (s *Source) lookNow(ctx context.Context, known bool) (*view, error) {
 	if err != nil {
 		return nil, connectionError(err)
 	}
-	if err := s.fit(info.Config); err != nil {
-		return nil, fmt.Errorf("%w: %w", broker.ErrClosed, err)
-	}
 	v := viewOf(stream.CachedInfo().Created, info.Config)
 	if v.ackWait < minAckWait {
 		return nil, fmt.Errorf("%w: the consumer's AckWait or BackOff is %v: make it %v at least", broker.ErrClosed, v.ackWait, minAckWait)
@@ -104,10 +101,14 @@ func (s *Source) consumer(ctx context.Context, known bool) (*jetstream.ConsumerI
 		return nil, fmt.Errorf("look at the consumer: %w", err)
 	}
 	info := c.CachedInfo()
-	if s.cfg.BindOnly {
-		return info, nil
+	want, differs := info.Config, false
+	if !s.cfg.BindOnly {
+		want, differs = s.inLine(info.Config)
 	}
-	if want, differs := s.inLine(info.Config); differs {
+	if err := s.fit(want); err != nil {
+		return nil, fmt.Errorf("%w: %w", broker.ErrClosed, err)
+	}
+	if differs {
 		return s.upsert(ctx, want)
 	}
 	return info, nil

@@ -120,3 +120,14 @@ func (c *Conn) Cut() {
 	defer c.mu.Unlock()
 	_ = c.live.Close()
 }
+
+// RealURL returns the URL of the real nats-server that tests are to use. The
+// test fails where there is none: nothing is skipped in silence.
+func RealURL(t testing.TB) string {
+	t.Helper()
+	url := os.Getenv("SEKALI_TEST_NATS_URL")
+	if url == "" {
+		t.Fatal(`no nats-server to test with: run "make test", or "scripts/services up" and eval "$(scripts/services env)", or set SEKALI_TEST_NATS_URL`)
+	}
+	return url
+}

@@ -1,0 +1,392 @@
+package natsbroker_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/broker/natsbroker"
+	"github.com/sekali/sekali/internal/natstest"
+)
+
+func TestCasesOnAnEmbeddedServer(t *testing.T) {
+	url := natstest.Start(t)
+	t.Run("cases", func(t *testing.T) { cases(t, url) })
+}
+
+// fixture is a stream of its own with what cases need.
+type fixture struct {
+	js    jetstream.JetStream
+	name  string // of the stream
+	topic string
+}
+
+func cases(t *testing.T, url string) {
+	for name, run := range map[string]func(*testing.T, fixture){
+		"the messages of a stream that was made again are new":               recreatedStream,
+		"a late acknowledgement settles nothing in a stream made again":      staleAck,
+		"Receive ends when the stream or the consumer is deleted":            deleted,
+		"a stream may be made after its source":                              lateStream,
+		"a bound consumer that loses messages or their order is refused":     unfitConsumer,
+		"a consumer of ours is brought in line and keeps its other settings": inLine,
+		"a bound consumer keeps its AckWait":                                 bound,
+		"MaxAckPending holds messages back and nothing waits for them":       maxAckPending,
+		"the duplicate window drops a repeated id, unless ids are left out":  duplicateWindow,
+		"headers that NATS would change are refused, instructions dropped":   publishedHeaders,
+		"what cannot be published fails alone":                               failsAlone,
+		"filters, starting points and ordering keys are obeyed":              choices,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			js := connect(t, url)
+			stream := makeStream(t, js)
+			run(t, fixture{js, stream, stream + ".orders"})
+		})
+	}
+}
+
+func (f fixture) source(t *testing.T, change ...func(*natsbroker.SourceConfig)) *natsbroker.Source {
+	t.Helper()
+	cfg := natsbroker.SourceConfig{Stream: f.name, Consumer: "stock"}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return newSource(t, f.js, cfg)
+}
+
+// quick has short requests: servers before 2.10 do not say that what they were
+// asked of was deleted, so that it is noticed at a request's end.
+func quick(c *natsbroker.SourceConfig) { c.AckWait = 2 * time.Second }
+
+// remake deletes the stream and makes it again.
+func (f fixture) remake(t *testing.T) {
+	t.Helper()
+	if err := f.js.DeleteStream(t.Context(), f.name); err != nil {
+		t.Fatal(err)
+	}
+	createStream(t, f.js, f.name)
+}
+
+func recreatedStream(t *testing.T, f fixture) {
+	publish(t, f.js, f.topic, "1")
+	s := f.source(t)
+	d := receive(t, s, 1)
+	if err := settle(t, s, broker.Ack, d...); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{d[0].Message.ID: true}
+	if !strings.HasPrefix(d[0].Message.ID, f.name+"@") || !strings.HasSuffix(d[0].Message.ID, "/1") {
+		t.Errorf("the id is %q", d[0].Message.ID)
+	}
+	// The source has no request open and hears nothing of what happens.
+	f.remake(t)
+	other := f.source(t)
+	publish(t, f.js, f.topic, "1 again", "2")
+	for _, src := range []broker.Source{other, s} {
+		d := receive(t, src, 1)
+		if id := d[0].Message.ID; seen[id] {
+			t.Errorf("the id %q came twice", id)
+		} else {
+			seen[id] = true
+		}
+		if err := settle(t, src, broker.Ack, d...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Both were 1st and 2nd of the same stream.
+	f.remake(t)
+	other = f.source(t)
+	publish(t, f.js, f.topic, "1 once more")
+	if id := receive(t, other, 1)[0].Message.ID; seen[id] {
+		t.Errorf("the id %q came twice", id)
+	}
+}
+
+func staleAck(t *testing.T, f fixture) {
+	publish(t, f.js, f.topic, "old")
+	s := f.source(t, quick)
+	old := receive(t, s, 1)
+	if err := f.js.DeleteStream(t.Context(), f.name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Receive(t.Context(), 1); err == nil {
+		t.Fatal("received from a deleted stream")
+	}
+	createStream(t, f.js, f.name)
+	publish(t, f.js, f.topic, "new")
+	other := f.source(t)
+	held := receive(t, other, 1)
+	if err := settle(t, s, broker.Ack, old...); !errors.Is(err, broker.ErrLost) {
+		t.Errorf("acknowledging a message of the stream that is gone returned %v", err)
+	}
+	if err := other.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := receive(t, f.source(t), 1)[0].Message; string(got.Body) != "new" || got.ID != held[0].Message.ID {
+		t.Errorf("received %q", got.Body)
+	}
+}
+
+func deleted(t *testing.T, f fixture) {
+	deletedWhileWaiting(t, f, "consumer", func() error { return f.js.DeleteConsumer(t.Context(), f.name, "stock") })
+	deletedWhileWaiting(t, f, "stream", func() error { return f.js.DeleteStream(t.Context(), f.name) })
+}
+
+func deletedWhileWaiting(t *testing.T, f fixture, what string, remove func() error) {
+	t.Helper()
+	s := f.source(t, quick)
+	publish(t, f.js, f.topic, "1")
+	d := receive(t, s, 1)
+	if err := settle(t, s, broker.Ack, d...); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var err error
+		for err == nil || !errors.Is(err, broker.ErrClosed) && ctx.Err() == nil {
+			_, err = s.Receive(ctx, 1)
+		}
+		ended <- err
+	}()
+	if err := remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, broker.ErrClosed) || !strings.Contains(err.Error(), what+" was deleted") {
+		t.Errorf("after the %s was deleted Receive returned %v", what, err)
+	}
+}
+
+func lateStream(t *testing.T, f fixture) {
+	if err := f.js.DeleteStream(t.Context(), f.name); err != nil {
+		t.Fatal(err)
+	}
+	s := f.source(t)
+	if _, err := s.Receive(t.Context(), 1); !errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, broker.ErrClosed) {
+		t.Errorf("Receive without a stream returned %v", err)
+	}
+	createStream(t, f.js, f.name)
+	publish(t, f.js, f.topic, "1")
+	receive(t, s, 1)
+}
+
+func (f fixture) consumer(t *testing.T, c jetstream.ConsumerConfig) {
+	t.Helper()
+	c.Durable = "stock"
+	if _, err := f.js.CreateOrUpdateConsumer(t.Context(), f.name, c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unfitConsumer(t *testing.T, f fixture) {
+	bind := func(c *natsbroker.SourceConfig) { c.BindOnly = true }
+	bindOrdered := func(c *natsbroker.SourceConfig) { c.BindOnly, c.Ordered = true, true }
+	explicit := jetstream.AckExplicitPolicy
+	for what, x := range map[string]struct {
+		consumer jetstream.ConsumerConfig
+		change   func(*natsbroker.SourceConfig)
+		says     string
+	}{
+		"limit":   {jetstream.ConsumerConfig{AckPolicy: explicit, MaxDeliver: 5}, bind, "set it to -1"},
+		"policy":  {jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, bind, "AckPolicy explicit"},
+		"policy, ours": {jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, func(*natsbroker.SourceConfig) {}, "AckPolicy explicit"},
+		"headers": {jetstream.ConsumerConfig{AckPolicy: explicit, HeadersOnly: true}, bind, "HeadersOnly"},
+		"order":   {jetstream.ConsumerConfig{AckPolicy: explicit, MaxAckPending: 2}, bindOrdered, "set it to 1"},
+		"time":    {jetstream.ConsumerConfig{AckPolicy: explicit, AckWait: 50 * time.Millisecond}, bind, "at least"},
+	} {
+		f.consumer(t, x.consumer)
+		_, err := f.source(t, x.change).Receive(t.Context(), 1)
+		if !errors.Is(err, broker.ErrClosed) || !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: Receive returned %v", what, err)
+		}
+		if err := f.js.DeleteConsumer(t.Context(), f.name, "stock"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := f.js.CreatePushConsumer(t.Context(), f.name, jetstream.ConsumerConfig{
+		Durable: "stock", AckPolicy: explicit, DeliverSubject: "push." + f.name,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.source(t).Receive(t.Context(), 1); !errors.Is(err, broker.ErrClosed) {
+		t.Errorf("a push consumer: Receive returned %v", err)
+	}
+}
+
+func inLine(t *testing.T, f fixture) {
+	f.consumer(t, jetstream.ConsumerConfig{
+		AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 2, AckWait: time.Minute, Description: "kept",
+		DeliverPolicy: jetstream.DeliverNewPolicy,
+	})
+	s := f.source(t, func(c *natsbroker.SourceConfig) { c.MaxAckPending = 7 })
+	publish(t, f.js, f.topic, "1")
+	for n := 1; n <= 4; n++ {
+		d := receive(t, s, 1)
+		if d[0].Attempt != n {
+			t.Fatalf("attempt %d, want %d", d[0].Attempt, n)
+		}
+		if err := settle(t, s, broker.Retry, d...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := f.js.Consumer(t.Context(), f.name, "stock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.CachedInfo().Config
+	if got.MaxDeliver != -1 || got.AckWait != 30*time.Second || got.MaxAckPending != 7 ||
+		got.Description != "kept" || got.DeliverPolicy != jetstream.DeliverNewPolicy {
+		t.Errorf("the consumer is now %+v", got)
+	}
+}
+
+func bound(t *testing.T, f fixture) {
+	bind := func(c *natsbroker.SourceConfig) { c.BindOnly = true }
+	s := f.source(t, bind)
+	if _, err := s.Receive(t.Context(), 1); !errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, broker.ErrClosed) {
+		t.Errorf("Receive without a consumer returned %v", err)
+	}
+	f.consumer(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, AckWait: 3 * time.Second, MaxRequestBatch: 2})
+	publish(t, f.js, f.topic, "1", "2", "3")
+	receive(t, s, 3)
+	if got := s.KeepAliveEvery(); got != time.Second {
+		t.Errorf("KeepAliveEvery is %v, want a third of the consumer's AckWait", got)
+	}
+}
+
+func maxAckPending(t *testing.T, f fixture) {
+	limit := func(c *natsbroker.SourceConfig) { c.MaxAckPending = 5 }
+	publish(t, f.js, f.topic, "1", "2", "3", "4", "5", "6", "7", "8")
+	s, other := f.source(t, limit), f.source(t, limit)
+	held := receive(t, s, 3)
+	begun := time.Now()
+	more := receive(t, other, 2)
+	// Two are free, five were asked for: the server does not say that these are
+	// all for now.
+	got, err := other.Receive(shortly(t, 200*time.Millisecond), 5)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with five out, received %d, %v", len(got), err)
+	}
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("waited %v", took)
+	}
+	if err := settle(t, s, broker.Ack, held...); err != nil {
+		t.Fatal(err)
+	}
+	rest := receive(t, other, 3)
+	if err := settle(t, other, broker.Ack, append(more, rest...)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func shortly(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func duplicateWindow(t *testing.T, f fixture) {
+	m := broker.Message{ID: "same", Topic: f.topic, Body: []byte("1")}
+	with, without := natsbroker.NewPublisher(f.js), natsbroker.NewPublisher(f.js, natsbroker.WithoutMsgID())
+	for _, p := range []*natsbroker.Publisher{with, with, without} {
+		if err := p.Publish(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := receive(t, f.source(t), 2)
+	if d[0].Message.ID != "same" || d[1].Message.ID == "same" {
+		t.Errorf("received ids %q and %q", d[0].Message.ID, d[1].Message.ID)
+	}
+	publish(t, f.js, f.topic, "last")
+	if last := receive(t, f.source(t), 1); string(last[0].Message.Body) != "last" {
+		t.Errorf("received %q, want the last", last[0].Message.Body)
+	}
+}
+
+func publishedHeaders(t *testing.T, f fixture) {
+	p := natsbroker.NewPublisher(f.js)
+	for _, h := range []broker.Header{
+		{Name: "", Value: []byte("x")},
+		{Name: "a b", Value: []byte("x")},
+		{Name: "a:b", Value: []byte("x")},
+		{Name: "a\r\nb", Value: []byte("x")},
+		{Name: "a", Value: []byte("x\r\nNats-Msg-Id: y")},
+		{Name: "a", Value: []byte("x\ny")},
+		{Name: "a", Value: []byte(" x")},
+		{Name: "a", Value: []byte("x\t")},
+	} {
+		if err := p.Publish(t.Context(), broker.Message{Topic: f.topic, Headers: broker.Headers{h}}); err == nil {
+			t.Errorf("header %q with value %q was published", h.Name, h.Value)
+		}
+	}
+	// As a redriven message would carry them.
+	m := broker.Message{ID: "new", Topic: f.topic, Headers: broker.Headers{
+		{Name: "Nats-Msg-Id", Value: []byte("old")},
+		{Name: "Nats-Expected-Last-Sequence", Value: []byte("99")},
+		{Name: "Nats-Rollup", Value: []byte("all")},
+		{Name: "bytes", Value: []byte("\x00\x01\xff\x7f")},
+	}}
+	if err := p.Publish(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	got := receive(t, f.source(t), 1)[0].Message
+	if v, _ := got.Headers.Get("bytes"); got.ID != "new" || string(v) != "\x00\x01\xff\x7f" || len(got.Headers) != 2 {
+		t.Errorf("received id %q with headers %q", got.ID, got.Headers)
+	}
+}
+
+func failsAlone(t *testing.T, f fixture) {
+	p := natsbroker.NewPublisher(f.js)
+	good := broker.Message{Topic: f.topic, Body: []byte("good")}
+	huge := broker.Message{Topic: f.topic, Body: make([]byte, 2<<20)}
+	err := p.Publish(t.Context(), good, huge, broker.Message{Topic: "a b"}, broker.Message{Topic: f.name + ".*"},
+		broker.Message{Topic: ""}, broker.Message{Topic: "nowhere." + f.name}, good)
+	var failed *broker.PublishError
+	if !errors.As(err, &failed) {
+		t.Fatalf("got %v", err)
+	}
+	for i, want := range []bool{false, true, true, true, true, true, false} {
+		if (failed.Errs[i] != nil) != want {
+			t.Errorf("message %d: %v", i, failed.Errs[i])
+		}
+	}
+	if !errors.Is(failed.Errs[1], nats.ErrMaxPayload) || !errors.Is(failed.Errs[5], natsbroker.ErrNoStream) {
+		t.Errorf("the causes are %v and %v", failed.Errs[1], failed.Errs[5])
+	}
+	receive(t, f.source(t), 2)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Publish(ended, good); !errors.Is(err, context.Canceled) {
+		t.Errorf("publishing with a context that has ended: %v", err)
+	}
+	if err := errors.Join(p.Close(t.Context()), p.Close(t.Context()), p.Publish(t.Context())); !errors.Is(err, broker.ErrClosed) {
+		t.Errorf("publishing after Close: %v", err)
+	}
+}
+
+func choices(t *testing.T, f fixture) {
+	publish(t, f.js, f.name+".42.paid", "paid before")
+	s := f.source(t, func(c *natsbroker.SourceConfig) {
+		c.FilterSubjects, c.OnlyNew, c.OrderingKeyToken = []string{f.name + ".*.paid"}, true, 2
+	})
+	if _, err := s.Receive(shortly(t, 300*time.Millisecond), 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a consumer of new messages received an old one, or %v", err)
+	}
+	publish(t, f.js, f.name+".42.sent", "sent")
+	publish(t, f.js, f.name+".43.paid", "paid")
+	d := receive(t, s, 1)[0].Message
+	if string(d.Body) != "paid" || string(d.OrderingKey) != "43" {
+		t.Errorf("received %q with ordering key %q", d.Body, d.OrderingKey)
+	}
+	if none := receive(t, f.source(t, func(c *natsbroker.SourceConfig) { c.Consumer = "other" }), 3)[0]; none.Message.OrderingKey != nil || none.Lane != "" {
+		t.Errorf("ordering key %q, lane %q; want none", none.Message.OrderingKey, none.Lane)
+	}
+}
