@@ -23,7 +23,7 @@ type consumer struct {
 	due     dueHeap
 	live    int // entries of due that are not void
 	timer   *time.Timer
-	armed   time.Time // for when the timer is set; zero: it is not
+	armed   time.Time     // for when the timer is set; zero: it is not
 	changed chan struct{} // closed, and replaced, at every change
 }
 

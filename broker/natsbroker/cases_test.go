@@ -194,12 +194,12 @@ func unfitConsumer(t *testing.T, f fixture) {
 		change   func(*natsbroker.SourceConfig)
 		says     string
 	}{
-		"limit":   {jetstream.ConsumerConfig{AckPolicy: explicit, MaxDeliver: 5}, bind, "set it to -1"},
-		"policy":  {jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, bind, "AckPolicy explicit"},
+		"limit":        {jetstream.ConsumerConfig{AckPolicy: explicit, MaxDeliver: 5}, bind, "set it to -1"},
+		"policy":       {jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, bind, "AckPolicy explicit"},
 		"policy, ours": {jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, func(*natsbroker.SourceConfig) {}, "AckPolicy explicit"},
-		"headers": {jetstream.ConsumerConfig{AckPolicy: explicit, HeadersOnly: true}, bind, "HeadersOnly"},
-		"order":   {jetstream.ConsumerConfig{AckPolicy: explicit, MaxAckPending: 2}, bindOrdered, "set it to 1"},
-		"time":    {jetstream.ConsumerConfig{AckPolicy: explicit, AckWait: 50 * time.Millisecond}, bind, "at least"},
+		"headers":      {jetstream.ConsumerConfig{AckPolicy: explicit, HeadersOnly: true}, bind, "HeadersOnly"},
+		"order":        {jetstream.ConsumerConfig{AckPolicy: explicit, MaxAckPending: 2}, bindOrdered, "set it to 1"},
+		"time":         {jetstream.ConsumerConfig{AckPolicy: explicit, AckWait: 50 * time.Millisecond}, bind, "at least"},
 	} {
 		f.consumer(t, x.consumer)
 		_, err := f.source(t, x.change).Receive(t.Context(), 1)
