@@ -1,0 +1,15 @@
+//go:build !fast
+
+package migrate_test
+
+import (
+	"testing"
+
+	"github.com/sekali/sekali/internal/dbtest"
+)
+
+func databases() map[string]func(testing.TB, ...dbtest.Option) *dbtest.DB {
+	return map[string]func(testing.TB, ...dbtest.Option) *dbtest.DB{
+		"PostgreSQL": dbtest.Postgres, "MySQL": dbtest.MySQL, "SQLite": dbtest.SQLite,
+	}
+}

@@ -1,0 +1,27 @@
+-- +goose NO TRANSACTION
+-- +goose Up
+CREATE TABLE IF NOT EXISTS {{.Letters}} (
+    id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    consumer_name VARCHAR(100) NOT NULL,
+    message_key   VARCHAR(200) NULL,   -- as it is stored; none: no key could be taken
+    raw_key       LONGBLOB NULL,       -- as it came
+    identity      VARBINARY(32) NOT NULL, -- of consumer, key and body
+    open_identity VARBINARY(32) NULL,  -- the same while the letter is open
+    status        VARCHAR(20) NOT NULL,
+    reason        VARCHAR(40) NOT NULL,
+    error         LONGTEXT NOT NULL,
+    attempts      INT NOT NULL,
+    copies        INT NOT NULL,
+    topic         LONGTEXT NOT NULL,
+    envelope      LONGBLOB NOT NULL,   -- JSON: the message without its body
+    body          LONGBLOB NULL,
+    first_at      DATETIME(6) NOT NULL, -- UTC
+    last_at       DATETIME(6) NOT NULL, -- UTC
+    UNIQUE KEY {{.Index "Letters" "open_identity"}} (open_identity),
+    KEY {{.Index "Letters" "key"}} (consumer_name, message_key),
+    KEY {{.Index "Letters" "status"}} (status, id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4
+  COLLATE /*!80017 utf8mb4_0900_bin *//*M! utf8mb4_nopad_bin */;
+
+-- +goose Down
+DROP TABLE IF EXISTS {{.Letters}};

@@ -1,0 +1,111 @@
+package migrate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/sekali/sekali/store"
+)
+
+// names are what the SQL files take their names from.
+type names struct {
+	dialect Dialect
+	tables  store.Tables // with defaults
+
+	// AddFingerprint tells that processed_messages is there without the column
+	// fingerprint. Only SQLite's files ask: the SQL of others can look itself.
+	AddFingerprint bool
+}
+
+func namesFor(d Dialect, opts []Option) (names, error) {
+	switch d {
+	case Postgres, MySQL, SQLite:
+	default:
+		return names{}, fmt.Errorf("dialect %q is unknown: use %s, %s or %s", d, Postgres, MySQL, SQLite)
+	}
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := o.tables.Validate(); err != nil {
+		return names{}, err
+	}
+	return names{dialect: d, tables: o.tables.WithDefaults()}, nil
+}
+
+// Quoted returns a name in quotes: names such as "order" are key words.
+func (n names) Quoted(name string) string {
+	if n.dialect == MySQL {
+		return "`" + name + "`"
+	}
+	return `"` + name + `"`
+}
+
+func (n names) qualified(name string) string {
+	if n.tables.Schema == "" {
+		return n.Quoted(name)
+	}
+	return n.Quoted(n.tables.Schema) + "." + n.Quoted(name)
+}
+
+// MessagesName is the bare name of processed_messages.
+func (n names) MessagesName() string { return n.tables.ProcessedMessages }
+
+// LettersName is the bare name of dead_letters.
+func (n names) LettersName() string { return n.tables.DeadLetters }
+
+// Messages is processed_messages, with its schema, in quotes.
+func (n names) Messages() string { return n.qualified(n.MessagesName()) }
+
+// Letters is dead_letters, with its schema, in quotes.
+func (n names) Letters() string { return n.qualified(n.LettersName()) }
+
+// SchemaValue is an expression whose value is the name of the schema.
+func (n names) SchemaValue() string {
+	switch {
+	case n.tables.Schema != "":
+		return "'" + n.tables.Schema + "'"
+	case n.dialect == Postgres:
+		return "current_schema()"
+	}
+	return "DATABASE()"
+}
+
+// IndexName returns the bare name of an index of Messages or Letters.
+func (n names) IndexName(of, suffix string) string {
+	if of == "Letters" {
+		return n.LettersName() + "_" + suffix
+	}
+	return n.MessagesName() + "_" + suffix
+}
+
+// Index returns the name of an index as CREATE INDEX wants it. On SQLite the
+// index bears the schema and its table does not, elsewhere it is the reverse.
+func (n names) Index(of, suffix string) string {
+	if n.dialect == SQLite {
+		return n.qualified(n.IndexName(of, suffix))
+	}
+	return n.Quoted(n.IndexName(of, suffix))
+}
+
+// versionTable is where it is recorded what was applied to these names.
+func (n names) versionTable() string {
+	const base = "sekali_migrations"
+	plain := store.Tables{}.WithDefaults()
+	h := sha256.New()
+	renamed := false
+	for _, pair := range [][3]string{
+		{"processed_messages", n.tables.ProcessedMessages, plain.ProcessedMessages},
+		{"dead_letters", n.tables.DeadLetters, plain.DeadLetters},
+	} {
+		if pair[1] != pair[2] { // a later version's further tables change nothing
+			renamed = true
+			fmt.Fprintf(h, "%s=%s\n", pair[0], pair[1])
+		}
+	}
+	if !renamed {
+		return base
+	}
+	return base + "_" + hex.EncodeToString(h.Sum(nil)[:4])
+}

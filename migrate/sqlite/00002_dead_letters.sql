@@ -1,0 +1,26 @@
+-- +goose Up
+CREATE TABLE IF NOT EXISTS {{.Letters}} (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer_name VARCHAR(100) NOT NULL,
+    message_key   VARCHAR(200),  -- as it is stored; none: no key could be taken
+    raw_key       BLOB,          -- as it came
+    identity      BLOB NOT NULL, -- of consumer, key and body
+    open_identity BLOB UNIQUE,   -- the same while the letter is open
+    status        VARCHAR(20) NOT NULL,
+    reason        VARCHAR(40) NOT NULL,
+    error         TEXT NOT NULL,
+    attempts      INTEGER NOT NULL,
+    copies        INTEGER NOT NULL,
+    topic         TEXT NOT NULL,
+    envelope      BLOB NOT NULL, -- JSON: the message without its body
+    body          BLOB,
+    first_at      TIMESTAMP NOT NULL, -- UTC
+    last_at       TIMESTAMP NOT NULL  -- UTC
+);
+
+CREATE INDEX IF NOT EXISTS {{.Index "Letters" "key"}} ON {{.Quoted .LettersName}} (consumer_name, message_key);
+
+CREATE INDEX IF NOT EXISTS {{.Index "Letters" "status"}} ON {{.Quoted .LettersName}} (status, id);
+
+-- +goose Down
+DROP TABLE IF EXISTS {{.Letters}};
