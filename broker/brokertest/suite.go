@@ -236,10 +236,22 @@ func contextEnds(t *testing.T, h Harness) {
 	if _, err := s.Receive(ended, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("Receive with a context that had ended returned %v", err)
 	}
+	const n = 200
 	var want, got []string
-	for i := range 40 {
-		want = append(want, b.publish(2)...)
-		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(i%8)*300*time.Microsecond)
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for range n {
+			m := b.message()
+			want = append(want, string(m.Body))
+			if err := b.Publisher.Publish(b.ctx, m); err != nil {
+				t.Errorf("publish: %v", err)
+			}
+		}
+	}()
+	defer func() { <-published }()
+	for i := 0; !isClosed(published); i++ {
+		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(i%16)*50*time.Microsecond)
 		d, err := s.Receive(ctx, 3)
 		cancel()
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -247,10 +259,19 @@ func contextEnds(t *testing.T, h Harness) {
 		}
 		got = append(got, bodies(d)...)
 	}
-	for len(got) < len(want) {
-		got = append(got, bodies(b.receive(s, 1))...)
+	if len(got) < n {
+		got = append(got, bodies(b.receive(s, n-len(got)))...)
 	}
 	b.sameSet(got, want)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func closeGivesBack(t *testing.T, h Harness) {

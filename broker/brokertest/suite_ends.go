@@ -39,8 +39,12 @@ func closeEndsReceive(t *testing.T, h Harness) {
 			t.Errorf("Receive returned %v", err)
 		}
 	})
+	begun := time.Now()
 	b.close(s)
 	wg.Wait()
+	if took := time.Since(begun); took > Patience/10 {
+		t.Errorf("Close took %v", took)
+	}
 }
 
 func delayed(t *testing.T, h Harness) {

@@ -23,7 +23,7 @@ type handle struct {
 func (s *Source) deliveryOf(m *nats.Msg, meta *nats.MsgMetadata, v *view, asked time.Time) *broker.Delivery {
 	d := &broker.Delivery{
 		Message: broker.Message{
-			ID:          messageID(m, meta, v),
+			ID:          messageID(m, meta),
 			Topic:       m.Subject,
 			OrderingKey: s.orderingKey(m),
 			Headers:     headersOf(m.Header),
@@ -44,11 +44,14 @@ func (s *Source) deliveryOf(m *nats.Msg, meta *nats.MsgMetadata, v *view, asked 
 	return d
 }
 
-func messageID(m *nats.Msg, meta *nats.MsgMetadata, v *view) string {
+// messageID is the producer's id, else the message's place in its stream with
+// the time at which it was stored there. A stream that was made again counts
+// from 1 again, at another time.
+func messageID(m *nats.Msg, meta *nats.MsgMetadata) string {
 	if id := m.Header.Get(jetstream.MsgIDHeader); id != "" {
 		return id
 	}
-	return fmt.Sprintf("%s@%d/%d", meta.Stream, v.stream.UnixNano(), meta.Sequence.Stream)
+	return fmt.Sprintf("%s@%d/%d", meta.Stream, meta.Timestamp.UnixNano(), meta.Sequence.Stream)
 }
 
 func (s *Source) orderingKey(m *nats.Msg) []byte {

@@ -4,8 +4,10 @@
 // # How a message travels
 //
 // Message.Topic is the subject. Message.ID is the Nats-Msg-Id header if the
-// message has one, else "<stream>@<creation of the stream>/<sequence>", so that
-// the messages of a stream that was deleted and made again are new ones.
+// message has one, else "<stream>@<time of storing>/<sequence>", the time in
+// nanoseconds since 1970. The messages of a stream that was deleted and made
+// again, which counts from 1 again, are thereby new ones, also to a source that
+// did not notice.
 // Headers keep every value of a name in order; different names come in
 // alphabetical order, for NATS does not keep theirs. NATS ends a header at the
 // line's end and drops blanks before its value: a Publisher refuses what would
@@ -15,7 +17,7 @@
 //
 // # Deliveries and their time
 //
-// A Source asks for messages only while somebody is in Receive, for as many as
+// A Source asks for messages only when somebody is in Receive, for as many as
 // Receive may return, and hoards none. A delivery's time (AckWait) is counted
 // from when the messages were asked for, which is before the server sent them:
 // a process that was frozen for a minute sees that its deliveries are over.

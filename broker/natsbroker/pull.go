@@ -19,6 +19,9 @@ const (
 	// longestRequest bounds how long a request may wait on the server: what is
 	// delivered is ours for AckWait from when it was asked for.
 	longestRequest = 5 * time.Second
+	// lastWait is how long a Receive whose context ended, and Close, wait for
+	// what may be on its way.
+	lastWait = 50 * time.Millisecond
 	// answerGrace is how much later than the end of a request its end may be
 	// heard of.
 	answerGrace = 2 * time.Second
@@ -101,7 +104,7 @@ func (s *Source) subscribe(most int) error {
 	if s.pull != nil {
 		ctx, cancel := s.within(context.Background())
 		defer cancel()
-		s.retire(ctx)
+		s.retire(ctx, 0)
 	}
 	// One more than messages: a request's end. nats.go drops what finds no room.
 	p := &pull{inbox: s.nc.NewInbox(), msgs: make(chan *nats.Msg, max(most, 256)+1)}
@@ -117,15 +120,18 @@ func (s *Source) subscribe(most int) error {
 }
 
 // retire ends the subscription and gives back what it brought and nobody has
-// received. It waits for the server to have seen that, so that no message is
-// sent into the void, where it would stay for AckWait.
-func (s *Source) retire(ctx context.Context) {
+// received. A message that the server has taken out for us at that very moment
+// goes into the void and comes again after AckWait. It cannot be helped in this
+// protocol, but is made unlikely: where messages flow, the open request is
+// answered within lastWait.
+func (s *Source) retire(ctx context.Context, lastWait time.Duration) {
 	p := s.pull
 	if p == nil {
 		return
 	}
 	s.pull = nil
 	s.quiet = time.Now()
+	back := p.rest(lastWait)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
 	defer cancel()
 	if s.nc.IsConnected() && p.sub.Drain() == nil {
@@ -133,13 +139,34 @@ func (s *Source) retire(ctx context.Context) {
 	} else {
 		_ = p.sub.Unsubscribe()
 	}
-	var back []*handle
-	for len(p.msgs) > 0 {
-		if m := <-p.msgs; !isStatus(m) {
-			back = append(back, &handle{reply: m.Reply})
+	back = append(back, p.rest(0)...)
+	_ = s.giveBack(ctx, back) // else they come again when their time is over
+}
+
+// rest takes out what is there, and what the open request brings within wait.
+func (p *pull) rest(wait time.Duration) (back []*handle) {
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	take := func(m *nats.Msg) {
+		if isStatus(m) {
+			p.open = 0
+			return
+		}
+		p.open = max(p.open-1, 0)
+		back = append(back, &handle{reply: m.Reply})
+	}
+	for p.open > 0 && wait > 0 {
+		select {
+		case m := <-p.msgs:
+			take(m)
+		case <-over.C:
+			wait = 0
 		}
 	}
-	_ = s.giveBack(ctx, back) // else they come again when their time is over
+	for len(p.msgs) > 0 {
+		take(<-p.msgs)
+	}
+	return back
 }
 
 // isStatus tells the server's own messages, which ask for no acknowledgement.
@@ -185,8 +212,9 @@ func (h position) recreated(m *nats.MsgMetadata) bool {
 	return m.Sequence.Stream <= h.sequence && m.Timestamp.After(h.at)
 }
 
-// delivery makes a delivery of a message, after a look at the stream if it may
-// be another one of the same name: ids must not repeat.
+// delivery makes a delivery of a message, after a look at the stream if it is
+// another one of the same name: what was delivered from the old one must not be
+// acknowledged in the new one.
 func (s *Source) delivery(ctx context.Context, m *nats.Msg) (*broker.Delivery, error) {
 	meta, err := m.Metadata()
 	if err != nil {

@@ -39,7 +39,6 @@ func (s *Source) ready(ctx context.Context) error {
 	case s.isClosed():
 		return broker.ErrClosed
 	case ctx.Err() != nil:
-		s.retire(ctx)
 		return ctx.Err()
 	case s.nc.IsClosed():
 		return fmt.Errorf("%w: the connection was closed", broker.ErrClosed)
@@ -54,11 +53,14 @@ func (s *Source) ready(ctx context.Context) error {
 }
 
 // gather waits for a message and takes what comes with it. It returns nothing
-// when the request ended without one, so that a further one is to be made.
+// when the request ended without one, so that a further one is to be made. When
+// ctx ends it waits a little more, so as not to leave the server with a request
+// that is about to be answered: see retire.
 func (s *Source) gather(ctx context.Context, max int) (got []*broker.Delivery, err error) {
 	p := s.pull
 	limit := time.NewTimer(time.Until(p.over) + answerGrace)
 	defer limit.Stop()
+	done := ctx.Done()
 	for len(got) < max && (p.open > 0 || len(p.msgs) > 0) {
 		select {
 		case m := <-p.msgs:
@@ -73,21 +75,26 @@ func (s *Source) gather(ctx context.Context, max int) (got []*broker.Delivery, e
 				limit.Reset(gatherFor)
 			}
 		case <-limit.C:
-			if len(got) == 0 { // not even the request's end came
-				s.doubt.Store(true)
-				s.retire(ctx)
+			if len(got) == 0 {
+				if ctx.Err() == nil { // not even the request's end came
+					s.doubt.Store(true)
+				}
+				s.retire(ctx, 0)
 			}
-			return got, nil
+			return s.orEnd(got, ctx.Err())
 		case _, ok := <-s.status: // another connection: the request may be gone
 			if !ok {
 				s.status = nil
 			}
 			s.doubt.Store(true)
-			s.retire(ctx)
+			s.retire(ctx, 0)
 			return got, nil
-		case <-ctx.Done():
-			s.retire(ctx)
-			return s.orEnd(got, ctx.Err())
+		case <-done:
+			if len(got) > 0 {
+				return got, nil
+			}
+			done = nil
+			limit.Reset(lastWait)
 		case <-s.closing:
 			return s.orEnd(got, broker.ErrClosed)
 		}
@@ -95,7 +102,8 @@ func (s *Source) gather(ctx context.Context, max int) (got []*broker.Delivery, e
 	return got, nil
 }
 
-// take handles one message of a request: a delivery, or a word of the server.
+// take handles one message of a request. It returns nothing for a word of the
+// server, and for a message whose time was over before it was received.
 func (s *Source) take(ctx context.Context, m *nats.Msg) (*broker.Delivery, error) {
 	p := s.pull
 	if isStatus(m) {
@@ -108,7 +116,11 @@ func (s *Source) take(ctx context.Context, m *nats.Msg) (*broker.Delivery, error
 			s.quiet = time.Now()
 		}
 	}
-	return s.delivery(ctx, m)
+	d, err := s.delivery(ctx, m)
+	if err == nil && d.Expired() { // nobody was in Receive; somebody else gets it
+		return nil, nil
+	}
+	return d, err
 }
 
 // kept returns what was gathered before an error; the error comes again, for

@@ -91,7 +91,7 @@ func (s *Source) Close(ctx context.Context) error {
 		close(s.closing)
 		s.receiving.Lock()
 		defer s.receiving.Unlock()
-		s.retire(ctx)
+		s.retire(ctx, lastWait)
 		if err := s.giveBack(ctx, s.held.take()); err != nil {
 			s.closeErr = fmt.Errorf("give messages of NATS consumer %q back, which come again in %v: %w", s.cfg.Consumer, s.cfg.AckWait, err)
 		}
