@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,17 +157,27 @@ func (d *DB) With(settings map[string]string) string {
 	for name, value := range settings {
 		q.Set(name, value)
 	}
-	u.RawQuery = q.Encode()
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx takes a plus for a plus
 	return u.String()
 }
 
-// Pool returns a further pool of pgx on the same PostgreSQL schema.
+// poolSize is how many connections a Pool has at most: more than the few that
+// pgx takes for good on a small machine, since tests hold several at once.
+const poolSize = 16
+
+// Pool returns a further pool of pgx, of 16 connections at most, on the same
+// PostgreSQL schema.
 func (d *DB) Pool(settings map[string]string) *pgxpool.Pool {
 	d.t.Helper()
 	if d.Dialect != migrate.Postgres {
 		d.t.Fatalf("a pool of pgx leads to PostgreSQL, not to %s", d.Dialect)
 	}
-	pool, err := pgxpool.New(context.Background(), d.With(settings))
+	config, err := pgxpool.ParseConfig(d.With(settings))
+	if err != nil {
+		d.t.Fatalf("read %s: %v", dburl.Redact(d.URL), err)
+	}
+	config.MaxConns = poolSize
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		d.t.Fatalf("open %s: %v", dburl.Redact(d.URL), err)
 	}
