@@ -54,9 +54,10 @@ func (s *Store) failed(ctx context.Context, doing string, conn *pgx.Conn, err er
 	var schema *store.SchemaError
 	switch {
 	case errors.As(err, &schema):
+		s.shape.Store(nil) // look again next time: somebody may mend it
 		return fmt.Errorf("%s: %w", doing, err)
 	case pgsql.IsSchema(err):
-		s.shape.Store(nil) // look again next time
+		s.shape.Store(nil)
 		return fmt.Errorf("%s: %w", doing, s.sql.Unfit(err))
 	case pgsql.State(err) != "" || errors.Is(err, store.ErrUnavailable):
 		return fmt.Errorf("%s: %w", doing, err)
