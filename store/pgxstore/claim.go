@@ -41,7 +41,7 @@ func (s *Store) Begin(ctx context.Context, c store.Claim) (pgx.Tx, []store.State
 }
 
 func (s *Store) begin(ctx context.Context, conn *pgxpool.Conn, plan *pgsql.Plan) (*transaction, []store.State, error) {
-	shape, err := s.checked(ctx, conn.Conn())
+	shape, err := s.shapeFor(ctx, conn.Conn(), plan)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +91,7 @@ func (s *Store) Claim(ctx context.Context, tx pgx.Tx, c store.Claim) ([]store.St
 }
 
 func (s *Store) claim(ctx context.Context, tx pgx.Tx, plan *pgsql.Plan) error {
-	shape, err := s.checked(ctx, tx)
+	shape, err := s.shapeFor(ctx, tx, plan)
 	if err != nil {
 		return err
 	}
@@ -123,9 +123,6 @@ func (s *Store) settle(
 	first func(sql string, args []any) (string, error),
 ) (string, error) {
 	fingerprints := plan.HasFingerprints()
-	if fingerprints && !shape.Fingerprint {
-		return "", s.sql.NoFingerprint()
-	}
 	sql, send, xid := s.sql.Claim(shape, fingerprints), first, ""
 	for range maxRounds {
 		keys, prints, _ := plan.Pending()

@@ -110,6 +110,20 @@ func (s *Store) checked(ctx context.Context, q querier) (pgsql.Shape, error) {
 	return shape, nil
 }
 
+// shapeFor is checked for a claim that may have fingerprints. Where it misses
+// their column it looks again: somebody may have migrated.
+func (s *Store) shapeFor(ctx context.Context, q querier, plan *pgsql.Plan) (pgsql.Shape, error) {
+	shape, err := s.checked(ctx, q)
+	if err != nil || shape.Fingerprint || !plan.HasFingerprints() {
+		return shape, err
+	}
+	s.shape.Store(nil)
+	if shape, err = s.checked(ctx, q); err == nil && !shape.Fingerprint {
+		err = s.sql.NoFingerprint()
+	}
+	return shape, err
+}
+
 // Seen implements store.Store. A server that turns out to be a replica is an
 // error of ClassUnavailable: it may not know yet what the primary knows.
 func (s *Store) Seen(ctx context.Context, c store.Claim) ([]store.State, error) {
@@ -130,12 +144,9 @@ func (s *Store) Seen(ctx context.Context, c store.Claim) ([]store.State, error) 
 }
 
 func (s *Store) seen(ctx context.Context, q querier, plan *pgsql.Plan) ([]store.State, error) {
-	shape, err := s.checked(ctx, q)
+	shape, err := s.shapeFor(ctx, q, plan)
 	if err != nil {
 		return nil, err
-	}
-	if plan.HasFingerprints() && !shape.Fingerprint {
-		return nil, s.sql.NoFingerprint()
 	}
 	rows, err := q.Query(ctx, s.sql.Seen(shape), plan.Consumer, plan.All())
 	if err != nil {
