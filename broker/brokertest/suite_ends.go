@@ -39,6 +39,13 @@ func closeEndsReceive(t *testing.T, h Harness) {
 			t.Errorf("Receive returned %v", err)
 		}
 	})
+	// There is no event that tells that a Receive waits. Another one that waits
+	// in vain gives it the time.
+	short, cancel := context.WithTimeout(b.ctx, 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.source().Receive(short, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Receive on an empty queue returned %v", err)
+	}
 	begun := time.Now()
 	b.close(s)
 	wg.Wait()

@@ -46,6 +46,8 @@ type pull struct {
 	asked time.Time // when the request was sent
 	over  time.Time // when the server ends it
 	any   bool      // it brought a message
+
+	connection uint64 // the count of the connection on which it was sent
 }
 
 // pullRequest is what the server is asked for. NoWait with Expires means: wait
@@ -67,15 +69,11 @@ func (s *Source) request(v *view, most int) error {
 	}
 	p := s.pull
 	wait := min(longestRequest, v.ackWait/4, v.expires)
-	data, err := json.Marshal(pullRequest{Batch: most, Expires: wait, NoWait: !s.plain})
-	if err != nil {
-		return fmt.Errorf("make a request for messages: %w", err)
-	}
 	p.asked = time.Now()
 	p.over = p.asked.Add(wait)
-	subject := fmt.Sprintf("%sCONSUMER.MSG.NEXT.%s.%s", s.apiPrefix(), s.cfg.Stream, s.cfg.Consumer)
-	if err := s.nc.PublishRequest(subject, p.inbox, data); err != nil {
-		return fmt.Errorf("ask for messages: %w", connectionError(err))
+	p.connection = s.nc.Stats().Reconnects
+	if err := s.ask(p.inbox, pullRequest{Batch: most, Expires: wait, NoWait: !s.plain}); err != nil {
+		return err
 	}
 	p.open, p.any = most, false
 	s.plain = false
@@ -140,7 +138,42 @@ func (s *Source) retire(ctx context.Context, lastWait time.Duration) {
 		_ = p.sub.Unsubscribe()
 	}
 	back = append(back, p.rest(0)...)
+	if p.open > 0 && s.nc.IsConnected() {
+		back = append(back, s.clearLine(ctx)...)
+	}
 	_ = s.giveBack(ctx, back) // else they come again when their time is over
+}
+
+// clearLine has the server drop the request that retire left without a
+// subscription. Servers before 2.10 find that out only when they want to serve
+// it, and if what they want to serve is a message that was given back, they
+// mislay it until AckWait is over. A request of the shortest kind makes them
+// look at all. It returns what that request brought.
+func (s *Source) clearLine(ctx context.Context) []*handle {
+	p := &pull{inbox: s.nc.NewInbox(), msgs: make(chan *nats.Msg, 2), open: 1}
+	sub, err := s.nc.ChanSubscribe(p.inbox, p.msgs)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if s.ask(p.inbox, pullRequest{Batch: 1, Expires: time.Millisecond}) != nil {
+		return nil
+	}
+	wait, _ := ctx.Deadline() // retire has set one
+	return p.rest(time.Until(wait))
+}
+
+// ask sends a request for messages.
+func (s *Source) ask(inbox string, r pullRequest) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("make a request for messages: %w", err)
+	}
+	subject := fmt.Sprintf("%sCONSUMER.MSG.NEXT.%s.%s", s.apiPrefix(), s.cfg.Stream, s.cfg.Consumer)
+	if err := s.nc.PublishRequest(subject, inbox, data); err != nil {
+		return fmt.Errorf("ask for messages: %w", connectionError(err))
+	}
+	return nil
 }
 
 // rest takes out what is there, and what the open request brings within wait.

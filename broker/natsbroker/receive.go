@@ -82,13 +82,15 @@ func (s *Source) gather(ctx context.Context, max int) (got []*broker.Delivery, e
 				s.retire(ctx, 0)
 			}
 			return s.orEnd(got, ctx.Err())
-		case _, ok := <-s.status: // another connection: the request may be gone
+		case _, ok := <-s.status:
 			if !ok {
 				s.status = nil
 			}
 			s.doubt.Store(true)
-			s.retire(ctx, 0)
-			return got, nil
+			// A request of an earlier connection may be gone with its server.
+			if s.nc.Stats().Reconnects != p.connection || s.nc.IsClosed() {
+				limit.Reset(lastWait)
+			}
 		case <-done:
 			if len(got) > 0 {
 				return got, nil
