@@ -112,9 +112,7 @@ func TestAnUnfitTableIsRefusedBeforeAnythingIsClaimed(t *testing.T) {
 			if _, _, err := s.Begin(context.Background(), claimOf("k")); !errors.As(err, &schema) {
 				t.Errorf("Begin = %v", err)
 			}
-			if n := pool.Stat().AcquiredConns(); n != 0 {
-				t.Errorf("%d connections were not given back", n)
-			}
+			wantIdle(t, pool)
 		})
 	}
 }
@@ -139,8 +137,11 @@ func TestFingerprintsNeedTheirColumnAndFindItWhenItComes(t *testing.T) {
 func TestTablesCanHaveOtherNamesEvenKeyWords(t *testing.T) {
 	pool := newPool(t, strings.ReplaceAll(schemaTable, "processed_messages", `"order"`))
 	schema := pool.Config().ConnConfig.RuntimeParams["search_path"]
-	s := pgxstore.New(pool, pgxstore.WithTables(store.Tables{Schema: schema, ProcessedMessages: "order"}))
+	s := pgxstore.New(pool, pgxstore.WithTables(store.Tables{ProcessedMessages: "order"}))
 	commit(t, s, begin(t, s, claimOf("k"), store.Fresh))
+	elsewhere := newPoolBeside(t, pool, param("search_path", "public"))
+	s = pgxstore.New(elsewhere, pgxstore.WithTables(store.Tables{Schema: schema, ProcessedMessages: "order"}))
+	rollBack(t, s, begin(t, s, claimOf("k"), store.Duplicate))
 	if got := value[int](t, pool, `SELECT count(*) FROM "order"`); got != 1 {
 		t.Errorf("%d rows", got)
 	}

@@ -5,7 +5,6 @@ package pgxstore_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
@@ -133,11 +132,14 @@ func TestALostAnswerToCommitIsUnknownAndTheKeyTells(t *testing.T) {
 	s := pgxstore.New(pool)
 	tx := begin(t, s, claimOf("k"), store.Fresh)
 	mustExec(t, tx, sell)
-	w.on("; COMMIT", nil, func(c net.Conn) {
-		_ = c.(*net.TCPConn).CloseRead() // the server commits and nobody hears it
+	other := newConn(t, pool)
+	w.on("; COMMIT", nil, func() {
+		w.deaf.Store(true)
+		waitUntil(t, other, "SELECT count(*) = 1 FROM processed_messages")
 	})
 	wantError(t, s.Commit(context.Background(), tx), store.ErrCommitUnknown)
 	w.on("", nil, nil)
+	w.deaf.Store(false)
 	rollBack(t, s, begin(t, s, claimOf("k"), store.Duplicate))
 	wantFound(t, pool, 1, 1)
 }
@@ -163,6 +165,27 @@ func TestACommitThatTakesTooLongIsUnknown(t *testing.T) {
 	// Whether it came to be or not, the claim says the same as the stock.
 	rollBack(t, s, begin(t, s, claimOf("other"), store.Fresh))
 	waitUntil(t, pool, "SELECT (SELECT count(*) FROM processed_messages) = (SELECT 100 - quantity FROM stock)")
+}
+
+func TestTheDeadlineOfACommitEndsWithIt(t *testing.T) {
+	pool := newPool(t, schemaTable, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	s := pgxstore.New(pool, pgxstore.WithCommitTimeout(500*time.Millisecond))
+	commit(t, s, begin(t, s, claimOf("k"), store.Fresh))
+	mustExec(t, pool, "SELECT pg_sleep(0.6)")
+	wantFound(t, pool, 1, 0)
+}
+
+func TestATransactionOfDuplicatesAloneIsLostToo(t *testing.T) {
+	pool := newPool(t, schemaTable)
+	s := pgxstore.New(pool)
+	commit(t, s, begin(t, s, claimOf("k"), store.Fresh))
+	commit(t, s, begin(t, s, claimOf("k"), store.Duplicate))
+	tx := begin(t, s, claimOf("k"), store.Duplicate)
+	mustExec(t, tx, "COMMIT")
+	err := s.Commit(context.Background(), tx)
+	wantError(t, err, store.ErrTransactionLost)
+	wantNotError(t, err, store.ErrKeySurvived)
+	wantFound(t, pool, 1, 0)
 }
 
 func TestCommitAndRollbackIgnoreTheCallersCancellation(t *testing.T) {
@@ -263,6 +286,7 @@ func TestAResultLeftUnreadCommitsNothing(t *testing.T) {
 		return tx
 	}
 	err := s.Commit(context.Background(), unread())
+	wantNotError(t, err, store.ErrCommitUnknown)
 	if err == nil || s.Classify(err) != store.ClassFailed {
 		t.Fatalf("the error is %v", err)
 	}

@@ -8,9 +8,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,8 +136,22 @@ func wantFound(t testing.TB, pool *pgxpool.Pool, keys, sold int) {
 	if got := 100 - value[int](t, pool, "SELECT quantity FROM stock"); got != sold {
 		t.Errorf("%d were sold, want %d", got, sold)
 	}
-	if n := pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections were not given back", n)
+	wantIdle(t, pool)
+}
+
+// wantIdle fails unless all connections are given back soon: the pool closes
+// broken ones beside its callers.
+func wantIdle(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	patience := time.After(20 * time.Second)
+	for pool.Stat().AcquiredConns() != 0 {
+		select {
+		case <-look.C:
+		case <-patience:
+			t.Fatalf("%d connections were not given back", pool.Stat().AcquiredConns())
+		}
 	}
 }
 
@@ -152,6 +168,7 @@ func begin(t testing.TB, s *pgxstore.Store, c store.Claim, want ...store.State) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Rollback(context.Background(), tx) }) // the pool waits for it
 	wantStates(t, states, want...)
 	return tx
 }
@@ -199,12 +216,15 @@ func wantNotError(t testing.TB, err, not error) {
 }
 
 // waitUntil waits until a condition in the database holds.
-func waitUntil(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+func waitUntil(t testing.TB, db interface {
+	QueryRow(context.Context, string, ...any) pgx.Row
+}, sql string, args ...any,
+) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	for done := false; !done; {
-		err := pool.QueryRow(ctx, "SELECT COALESCE(("+sql+"), false), pg_sleep(0.005)::text", args...).Scan(&done, new(string))
+		err := db.QueryRow(ctx, "SELECT COALESCE(("+sql+"), false), pg_sleep(0.005)::text", args...).Scan(&done, new(string))
 		if err != nil {
 			t.Fatalf("wait until %s: %v", sql, err)
 		}
@@ -218,7 +238,9 @@ type wire struct {
 	// before is called before a message that holds trigger is sent, after once
 	// it was. Both are optional.
 	trigger       []byte
-	before, after func(net.Conn)
+	before, after func()
+	// deaf connections hear nothing any more, and then that they are closed.
+	deaf atomic.Bool
 }
 
 func (w *wire) tap(c *pgxpool.Config) {
@@ -238,7 +260,7 @@ func (w *wire) count() int {
 	return w.writes
 }
 
-func (w *wire) on(trigger string, before, after func(net.Conn)) {
+func (w *wire) on(trigger string, before, after func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trigger, w.before, w.after = []byte(trigger), before, after
@@ -258,11 +280,19 @@ func (c tapped) Write(b []byte) (int, error) {
 	}
 	c.w.mu.Unlock()
 	if before != nil {
-		before(c.Conn)
+		before()
 	}
 	n, err := c.Conn.Write(b)
 	if after != nil {
-		after(c.Conn)
+		after()
+	}
+	return n, err
+}
+
+func (c tapped) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.w.deaf.Load() {
+		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err
 }

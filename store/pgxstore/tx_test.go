@@ -135,24 +135,27 @@ func TestAfterTheEndNothingReachesTheConnection(t *testing.T) {
 	s := pgxstore.New(pool)
 	ctx := context.Background()
 	for _, end := range []func(context.Context, pgx.Tx) error{s.Commit, s.Rollback} {
-		tx := begin(t, s, claimOf("k"), store.Fresh)
-		nested, err := tx.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		held, nestedHeld := tx.LargeObjects(), nested.LargeObjects()
-		if err := end(ctx, tx); err != nil {
-			t.Fatal(err)
-		}
-		for _, tx := range []pgx.Tx{tx, nested} {
-			after := tx.LargeObjects()
-			for _, large := range []*pgx.LargeObjects{&held, &nestedHeld, &after} {
-				_, err := large.Create(ctx, 0)
-				wantError(t, err, pgx.ErrTxClosed)
+		for _, large := range []bool{false, true} {
+			tx := begin(t, s, claimOf("k"), store.Fresh)
+			nested, err := tx.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var held []pgx.LargeObjects
+			if large {
+				held = append(held, tx.LargeObjects(), nested.LargeObjects())
+			}
+			if err := end(ctx, tx); err != nil {
+				t.Fatal(err)
 			}
 			wantClosed(t, tx)
+			wantClosed(t, nested)
+			for _, l := range append(held, tx.LargeObjects(), nested.LargeObjects()) {
+				_, err := l.Create(ctx, 0)
+				wantError(t, err, pgx.ErrTxClosed)
+			}
+			mustExec(t, pool, "DELETE FROM processed_messages")
 		}
-		mustExec(t, pool, "DELETE FROM processed_messages")
 	}
 	wantFound(t, pool, 0, 0)
 	if n := pool.Stat().NewConnsCount(); n != 1 {
