@@ -91,7 +91,7 @@ func conflictAfterWait[Tx any](level string) func(*bench[Tx]) {
 		c := b.isolated(level)
 		first := b.begin(c, bodies(bodied("order-42", "one")), store.Fresh)
 		done := make(chan struct{})
-		b.t.Cleanup(func() { <-done })
+		b.t.Cleanup(func() { b.cancel(); <-done })
 		var state store.State
 		var err error
 		go func() {

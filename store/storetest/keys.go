@@ -128,7 +128,14 @@ func (b *bench[Tx]) ownTx(c Client[Tx], commit bool, f func(tx Tx)) {
 	if err != nil {
 		b.t.Fatalf("begin a transaction of the user's own: %v", err)
 	}
+	ended := false
+	defer func() {
+		if !ended { // f failed the test
+			_ = c.Rollback(context.Background(), tx)
+		}
+	}()
 	f(tx)
+	ended = true
 	end := c.Rollback
 	if commit {
 		end = c.Commit

@@ -81,8 +81,12 @@ func strangeLetters() []deadletter.Letter {
 		{ID: "3", Body: []byte{0, 0xff, 0xfe, '\'', '\\', '"'}, OrderingKey: []byte{0, 0xff}},
 		{ID: "4", Topic: "a\x00b\xff", Body: []byte("☕"), OrderingKey: []byte{}, PublishedAt: time.Unix(1_700_000_000, 123_456_789).UTC()},
 		{ID: "\xff\x00", Topic: "tópico 🍵", Body: []byte("{}"), Headers: broker.Headers{
-			{Name: "null", Value: nil}, {Name: "empty", Value: []byte{}}, {Name: "twice", Value: []byte("1")},
-			{Name: "twice", Value: []byte("2")}, {Name: "Twice", Value: []byte("3")}, {Name: "\xfe\x00", Value: []byte{0, 0xff}},
+			{Name: "null", Value: nil},
+			{Name: "empty", Value: []byte{}},
+			{Name: "twice", Value: []byte("1")},
+			{Name: "twice", Value: []byte("2")},
+			{Name: "Twice", Value: []byte("3")},
+			{Name: "\xfe\x00", Value: []byte{0, 0xff}},
 		}},
 	}
 	var letters []deadletter.Letter

@@ -281,7 +281,7 @@ func rivalAfterRollback[Tx any](b *bench[Tx]) {
 		claim := claimOf(fmt.Sprintf("order-%d", i))
 		tx := b.begin(b.One, claim, store.Fresh)
 		done := make(chan struct{})
-		b.t.Cleanup(func() { <-done })
+		b.t.Cleanup(func() { b.cancel(); <-done })
 		go func() {
 			defer close(done)
 			if state, err := b.process(b.Two, claim, b.sellOne); err != nil || state != store.Fresh {

@@ -157,7 +157,7 @@ func threeInserts[Tx any](b *bench[Tx]) {
 		})
 	}
 	done := make(chan struct{})
-	b.t.Cleanup(others.Wait)
+	b.t.Cleanup(func() { b.cancel(); others.Wait() })
 	go func() { <-ended; close(done); <-ended }()
 	b.wantWaiting(2, done)
 	b.rollback(b.One, first)
@@ -204,7 +204,7 @@ func (b *bench[Tx]) tryBatch(c Client[Tx], claim store.Claim) (fresh int, err er
 // one order, so that not even a conflict may come of it.
 func oppositeOrder[Tx any](b *bench[Tx]) {
 	const rounds, size = 20, 20
-	for round := range rounds {
+	for round := 0; round < rounds && !b.t.Failed(); round++ {
 		var forwards []string
 		for i := range size {
 			forwards = append(forwards, fmt.Sprintf("order-%d-%d", round, i))
