@@ -1,0 +1,119 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/sekali/sekali/store"
+)
+
+// Querier runs statements: *sql.Tx, *sql.Conn, a GORM ConnPool. A wrapper that
+// rewrites placeholders may not understand those of PostgreSQL; Bun's does
+// not: hand over the *sql.Tx inside bun.Tx.
+type Querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Dialect is what differs between the databases. Its implementations are in
+// the packages postgres, mysql and sqlite below this one, each of which
+// imports one driver. A Dialect has no state and is safe for concurrent use.
+//
+// A Dialect may have a method Unread(driverConn any) bool as well. It tells,
+// without I/O, that a result was not read to its end, where a further
+// statement would break such a connection.
+type Dialect interface {
+	// Check compares processed_messages with what Sekali needs, by reading the
+	// catalogue through q. A *store.SchemaError says what is wrong. A missing
+	// table must not make a statement fail: q may be a user's transaction.
+	Check(ctx context.Context, q Querier, t store.Tables) (Shape, error)
+
+	// Claim inserts the pending keys of k, in their order, and calls k.Fresh
+	// for each that it inserted; those that were there stay pending. It waits
+	// for rivals. The mark that it returns lets Survived tell our rows from a
+	// rival's; it is empty where that cannot be told.
+	Claim(ctx context.Context, q Querier, t store.Tables, sh Shape, k *Keys) (mark string, err error)
+
+	// Read calls k.Found for each pending key that has a row. With lock it
+	// sees what is committed now, and the rows stay as they are until the
+	// transaction ends.
+	Read(ctx context.Context, q Querier, t store.Tables, sh Shape, k *Keys, lock bool) error
+
+	// Guard returns the statement to run right after a claim with that mark
+	// (empty: none), and the one whose success proves, before the end, that
+	// the transaction is still the one that claimed. Its failure with
+	// KindLost proves that it is not.
+	Guard(mark string) (protect, prove string, err error)
+
+	// Survived tells, outside any transaction, whether a row of the keys that
+	// k claimed is there, and where there is a mark, one that this very claim
+	// wrote.
+	Survived(ctx context.Context, q Querier, t store.Tables, sh Shape, k *Keys, mark string) (bool, error)
+
+	// Kind says what an error of the driver means, by codes and types.
+	Kind(err error) Kind
+
+	// Texts returns pieces of SQL for t.
+	Texts(t store.Tables) Texts
+}
+
+// Shape is what Check learns that the statements depend on.
+type Shape struct {
+	// Fingerprint tells that there is a column fingerprint.
+	Fingerprint bool
+	// LocalTime tells that processed_at keeps a time without its zone.
+	LocalTime bool
+	// Returning tells that INSERT gives back what it wrote, where some
+	// versions of a database cannot.
+	Returning bool
+	// Private tells that the database lives in one connection, so that
+	// another connection may see another database, and that closing the
+	// connection loses it: SQLite's :memory:.
+	Private bool
+}
+
+// Kind is what an error of a driver means to this package.
+type Kind uint8
+
+// The kinds of errors.
+const (
+	// KindNone: not the server's word.
+	KindNone Kind = iota
+	// KindStatement: the server refused a statement for a reason that is none
+	// of the others.
+	KindStatement
+	// KindDuplicate: a primary key or unique index has such a row.
+	KindDuplicate
+	// KindSchema: a table or column is missing.
+	KindSchema
+	// KindLost: the transaction or its savepoint is not there any more, or it
+	// can only roll back. Where a code says no more than that something is
+	// wrong (SQLite's 1), it is this.
+	KindLost
+	// KindConflict: transactions got in each other's way.
+	KindConflict
+	// KindUnavailable: the server is lost, full, read-only or shuts down.
+	KindUnavailable
+)
+
+// Texts are pieces of SQL that differ between databases.
+type Texts struct {
+	// CreateTable makes processed_messages, in five lines.
+	CreateTable string
+	// AddFingerprint gives it the column fingerprint.
+	AddFingerprint string
+	// DeadLetters is the quoted name of the table dead_letters.
+	DeadLetters string
+	// Placeholder returns the placeholder of the nth parameter, from 1.
+	Placeholder func(n int) string
+	// Now is an expression for the time in UTC by the database's clock, as the
+	// columns first_at and last_at keep it.
+	Now string
+	// TimeText returns an expression for such a column as
+	// "YYYY-MM-DD hh:mm:ss", with a fraction or without.
+	TimeText func(column string) string
+	// OnCopy is what follows INSERT … VALUES to update, instead, the letter
+	// that has the same open_identity.
+	OnCopy string
+}

@@ -1,0 +1,202 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store"
+)
+
+// letters is the table dead_letters, the same code for every database.
+type letters struct{ s *Store }
+
+var _ deadletter.Queue = letters{}
+
+// query builds a statement with its parameters.
+type query struct {
+	texts Texts
+	sql   strings.Builder
+	args  []any
+}
+
+// add appends text, in which each ? stands for the next of args.
+func (q *query) add(text string, args ...any) {
+	for _, arg := range args {
+		before, after, _ := strings.Cut(text, "?")
+		q.args = append(q.args, arg)
+		q.sql.WriteString(before + q.texts.Placeholder(len(q.args)))
+		text = after
+	}
+	q.sql.WriteString(text)
+}
+
+// Put implements deadletter.Sink.
+func (l letters) Put(ctx context.Context, letter deadletter.Letter) error {
+	doing := fmt.Sprintf("write a dead letter of consumer %q", letter.Consumer)
+	if l.s.invalid != nil {
+		return fmt.Errorf("%s: %w", doing, l.s.invalid)
+	}
+	envelope, err := deadletter.MarshalEnvelope(letter.Message)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	identity := letter.Identity()
+	var key, raw any
+	if letter.Key != "" {
+		key, raw = store.StoredKey(letter.Key), []byte(letter.Key)
+	}
+	var body any // a nil []byte is not NULL to every driver
+	if letter.Message.Body != nil {
+		body = letter.Message.Body
+	}
+	q := query{texts: l.s.texts}
+	q.add("INSERT INTO " + q.texts.DeadLetters + " (consumer_name, message_key, raw_key, identity, open_identity," +
+		" status, reason, error, attempts, copies, topic, envelope, body, first_at, last_at)")
+	q.add(" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, "+q.texts.Now+", "+q.texts.Now+") "+q.texts.OnCopy,
+		letter.Consumer, key, raw, identity[:], identity[:],
+		string(deadletter.Open), string(letter.Reason), deadletter.CleanError(letter.Error), letter.Attempts,
+		deadletter.CleanError(letter.Message.Topic), envelope, body)
+	if _, err := l.s.db.ExecContext(ctx, q.sql.String(), q.args...); err != nil {
+		return l.failed(ctx, doing, err)
+	}
+	return nil
+}
+
+// List implements deadletter.Queue. The letters come whole, with their bodies.
+func (l letters) List(ctx context.Context, f deadletter.Filter) ([]deadletter.Letter, error) {
+	const doing = "list dead letters"
+	q := l.selection()
+	word := " WHERE "
+	where := func(condition string, arg any) {
+		q.add(word+condition, arg)
+		word = " AND "
+	}
+	if f.Consumer != "" {
+		where("consumer_name = ?", f.Consumer)
+	}
+	if f.Key != "" {
+		where("message_key = ?", store.StoredKey(f.Key))
+	}
+	if f.Reason != "" {
+		where("reason = ?", string(f.Reason))
+	}
+	if f.Status != "" {
+		where("status = ?", string(f.Status))
+	}
+	if f.Before > 0 {
+		where("id < ?", f.Before)
+	}
+	if f.Limit <= 0 {
+		f.Limit = deadletter.DefaultLimit
+	}
+	q.add(" ORDER BY id DESC LIMIT ?", f.Limit)
+	found, err := l.read(ctx, q)
+	if err != nil {
+		return nil, l.failed(ctx, doing, err)
+	}
+	return found, nil
+}
+
+// Get implements deadletter.Queue.
+func (l letters) Get(ctx context.Context, id int64) (deadletter.Letter, error) {
+	doing := fmt.Sprintf("read dead letter %d", id)
+	q := l.selection()
+	q.add(" WHERE id = ?", id)
+	found, err := l.read(ctx, q)
+	switch {
+	case err != nil:
+		return deadletter.Letter{}, l.failed(ctx, doing, err)
+	case len(found) == 0:
+		return deadletter.Letter{}, fmt.Errorf("%s: %w", doing, deadletter.ErrNotFound)
+	}
+	return found[0], nil
+}
+
+// selection tells an empty body from none by a column of its own: not every
+// driver does.
+func (l letters) selection() *query {
+	q := &query{texts: l.s.texts}
+	q.add("SELECT id, consumer_name, raw_key, status, reason, error, attempts, copies, envelope, body," +
+		" CASE WHEN body IS NULL THEN 0 ELSE 1 END, " +
+		q.texts.TimeText("first_at") + ", " + q.texts.TimeText("last_at") + " FROM " + q.texts.DeadLetters)
+	return q
+}
+
+func (l letters) read(ctx context.Context, q *query) ([]deadletter.Letter, error) {
+	if l.s.invalid != nil {
+		return nil, l.s.invalid
+	}
+	rows, err := l.s.db.QueryContext(ctx, q.sql.String(), q.args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []deadletter.Letter
+	for rows.Next() {
+		letter, err := scanLetter(rows)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, letter)
+	}
+	return found, rows.Err()
+}
+
+func scanLetter(rows *sql.Rows) (l deadletter.Letter, err error) {
+	var key, envelope, body []byte
+	var hasBody int
+	var first, last string
+	err = rows.Scan(&l.ID, &l.Consumer, &key, &l.Status, &l.Reason, &l.Error, &l.Attempts, &l.Copies,
+		&envelope, &body, &hasBody, &first, &last)
+	if err != nil {
+		return l, err
+	}
+	l.Key = string(key)
+	if hasBody == 0 {
+		body = nil
+	} else if body == nil {
+		body = []byte{}
+	}
+	if l.Message, err = deadletter.UnmarshalEnvelope(envelope, body); err != nil {
+		return l, fmt.Errorf("dead letter %d: %w", l.ID, err)
+	}
+	if l.FirstAt, err = time.Parse(time.DateTime, first); err != nil {
+		return l, fmt.Errorf("dead letter %d: %w", l.ID, err)
+	}
+	if l.LastAt, err = time.Parse(time.DateTime, last); err != nil {
+		return l, fmt.Errorf("dead letter %d: %w", l.ID, err)
+	}
+	return l, nil
+}
+
+// failed is Store.failed for the other table.
+func (l letters) failed(ctx context.Context, doing string, err error) error {
+	kind := l.s.dialect.Kind(err)
+	if kind == KindSchema || kind == KindLost && !l.exists(ctx) {
+		return fmt.Errorf("%s: %w", doing, &store.SchemaError{
+			Table: l.s.tables.In(l.s.tables.DeadLetters), Cause: "it is missing or lacks a column", Err: err,
+			Mend: "run `sekali migrate up`",
+		})
+	}
+	switch {
+	case kind != KindNone:
+		return fmt.Errorf("%s: %w", doing, err)
+	case ctx.Err() != nil:
+		return ended(ctx, doing, err)
+	case isTransport(err):
+		return fmt.Errorf("%s: %w: %w", doing, store.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// exists tells whether the table can be read at all.
+func (l letters) exists(ctx context.Context) bool {
+	var id int64
+	err := l.s.db.QueryRowContext(ctx, "SELECT id FROM "+l.s.texts.DeadLetters+" WHERE id < 0").Scan(&id)
+	return errors.Is(err, sql.ErrNoRows)
+}

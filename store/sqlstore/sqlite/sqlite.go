@@ -1,0 +1,146 @@
+// Package sqlite is the dialect of sqlstore for SQLite through
+// modernc.org/sqlite.
+//
+// Give the pool a busy time-out (_pragma=busy_timeout(5000) in the DSN):
+// SQLite has one writer at a time, and without it the others fail at once with
+// an error of ClassConflict. WAL (_pragma=journal_mode(wal)) keeps readers from
+// disturbing the writer.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/sekali/sekali/store"
+	"github.com/sekali/sekali/store/sqlstore"
+	"github.com/sekali/sekali/store/sqlstore/internal/sqltext"
+)
+
+// Dialect is SQLite's.
+var Dialect sqlstore.Dialect = dialect{}
+
+type dialect struct{}
+
+// now is the time in UTC, in milliseconds.
+const now = "strftime('%Y-%m-%d %H:%M:%f','now')"
+
+// exact compares keys byte for byte, whatever collation the columns have; that
+// of the primary key Check has seen.
+const exact = " WHERE consumer_name = ? COLLATE BINARY AND message_key COLLATE BINARY IN ("
+
+func table(t store.Tables) string { return sqltext.Quote(t, t.ProcessedMessages, `"`) }
+
+func (dialect) Claim(
+	ctx context.Context, q sqlstore.Querier, t store.Tables, _ sqlstore.Shape, k *sqlstore.Keys,
+) (string, error) {
+	columns, row := "consumer_name, message_key, processed_at", "(?,?,"+now+")"
+	fingerprints := k.HasFingerprints()
+	if fingerprints {
+		columns, row = columns+", fingerprint", "(?,?,"+now+",?)"
+	}
+	for keys := range sqltext.Chunks(k.Pending()) {
+		args := make([]any, 0, 3*len(keys))
+		for _, key := range keys {
+			args = append(args, k.Consumer, key.Stored)
+			if fingerprints {
+				args = append(args, sqltext.Optional(key.Fingerprint))
+			}
+		}
+		query := "INSERT INTO " + table(t) + " (" + columns + ") VALUES " + sqltext.Repeat(row, len(keys)) +
+			" ON CONFLICT (consumer_name, message_key) DO NOTHING RETURNING message_key"
+		if err := sqltext.Each(ctx, q, query, args, func(rows *sql.Rows) error {
+			var stored string
+			if err := rows.Scan(&stored); err != nil {
+				return err
+			}
+			return k.Fresh(stored)
+		}); err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+func (dialect) Read(
+	ctx context.Context, q sqlstore.Querier, t store.Tables, sh sqlstore.Shape, k *sqlstore.Keys, _ bool,
+) error {
+	fingerprint := "NULL"
+	if sh.Fingerprint {
+		fingerprint = "fingerprint"
+	}
+	for keys := range sqltext.Chunks(k.Pending()) {
+		query := "SELECT message_key, " + fingerprint + " FROM " + table(t) +
+			exact + sqltext.Repeat("?", len(keys)) + ")"
+		if err := sqltext.Each(ctx, q, query, sqlstore.Args(k, keys), k.ScanFound); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Guard makes a savepoint and releases it: it is gone if the transaction is.
+func (dialect) Guard(string) (protect, prove string, err error) {
+	return "SAVEPOINT sekali_claim", "RELEASE SAVEPOINT sekali_claim", nil
+}
+
+func (dialect) Survived(
+	ctx context.Context, q sqlstore.Querier, t store.Tables, _ sqlstore.Shape, k *sqlstore.Keys, _ string,
+) (bool, error) {
+	for keys := range sqltext.Chunks(k.Claimed()) {
+		query := "SELECT EXISTS (SELECT 1 FROM " + table(t) + exact + sqltext.Repeat("?", len(keys)) + "))"
+		var survived bool
+		if err := q.QueryRowContext(ctx, query, sqlstore.Args(k, keys)...).Scan(&survived); err != nil || survived {
+			return survived, err
+		}
+	}
+	return false, nil
+}
+
+// Kind goes by the primary result code, in the lowest byte. SQLITE_ERROR says
+// no more than "something": no such table, no such savepoint, no transaction.
+// An interrupt is the caller's cancellation.
+func (dialect) Kind(err error) sqlstore.Kind {
+	var e *driver.Error
+	if !errors.As(err, &e) {
+		return sqlstore.KindNone
+	}
+	switch e.Code() {
+	case codes.SQLITE_CONSTRAINT_PRIMARYKEY, codes.SQLITE_CONSTRAINT_UNIQUE, codes.SQLITE_CONSTRAINT_ROWID:
+		return sqlstore.KindDuplicate
+	}
+	switch e.Code() & 0xff {
+	case codes.SQLITE_ERROR:
+		return sqlstore.KindLost
+	case codes.SQLITE_INTERRUPT:
+		return sqlstore.KindNone
+	case codes.SQLITE_BUSY, codes.SQLITE_LOCKED, codes.SQLITE_SCHEMA:
+		return sqlstore.KindConflict
+	case codes.SQLITE_FULL, codes.SQLITE_IOERR, codes.SQLITE_READONLY, codes.SQLITE_CANTOPEN,
+		codes.SQLITE_NOMEM, codes.SQLITE_PROTOCOL:
+		return sqlstore.KindUnavailable
+	}
+	return sqlstore.KindStatement
+}
+
+func (dialect) Texts(t store.Tables) sqlstore.Texts {
+	return sqlstore.Texts{
+		CreateTable: "CREATE TABLE " + t.In(t.ProcessedMessages) + ` (
+    consumer_name VARCHAR(100) NOT NULL,
+    message_key   VARCHAR(200) NOT NULL,
+    processed_at  TIMESTAMP NOT NULL DEFAULT (` + now + `),
+    PRIMARY KEY (consumer_name, message_key)) WITHOUT ROWID;`,
+		AddFingerprint: "ALTER TABLE " + t.In(t.ProcessedMessages) + " ADD COLUMN fingerprint BLOB;",
+		DeadLetters:    sqltext.Quote(t, t.DeadLetters, `"`),
+		Placeholder:    func(int) string { return "?" },
+		Now:            now,
+		// As an expression: a column's declared type would make the driver
+		// parse it.
+		TimeText: func(column string) string { return column + " || ''" },
+		OnCopy: "ON CONFLICT (open_identity) DO UPDATE SET reason = excluded.reason, error = excluded.error," +
+			" attempts = excluded.attempts, copies = copies + 1, last_at = excluded.last_at",
+	}
+}
