@@ -17,8 +17,8 @@
 //
 // # Deliveries and their time
 //
-// A Source asks for messages only when somebody is in Receive, for as many as
-// Receive may return, and hoards none. A delivery's time (AckWait) is counted
+// A Source asks for messages only when somebody is in Receive, and for no more
+// than Receive may return. A delivery's time (AckWait) is counted
 // from when the messages were asked for, which is before the server sent them:
 // a process that was frozen for a minute sees that its deliveries are over.
 //

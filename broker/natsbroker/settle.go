@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -107,15 +108,24 @@ func (s *Source) say(ctx context.Context, words []word) error {
 		if err == nil {
 			err = s.sayAll(ctx, words[last+1:])
 		}
+		broken := s.nc.Stats().Reconnects != connection || broke(err)
+		acks := onlyAcks(words)
 		switch {
-		case err != nil:
-			return err
-		case s.nc.Stats().Reconnects == connection:
+		case err == nil && !broken:
 			return nil
+		case err != nil && (!broken || len(acks) == 0 || ctx.Err() != nil):
+			return err
 		}
-		words = onlyAcks(words)
+		words = acks
 	}
 	return nil
+}
+
+// broke tells whether writing failed because the connection broke. nats.go
+// makes another one, and keeps what is said meanwhile for it.
+func broke(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op)
 }
 
 // sayAll publishes words and waits for the answer to the last.

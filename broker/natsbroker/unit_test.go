@@ -217,3 +217,35 @@ func TestAClosedConnectionEndsTheSource(t *testing.T) {
 		t.Errorf("Publish on a connection that was closed: %v", err)
 	}
 }
+
+// The connection breaks in the middle of many acknowledgements: what was
+// written to it last is lost, what follows goes to the next connection, and the
+// last of all is confirmed.
+func TestAcknowledgementsLostWithAConnectionAreSaidAgain(t *testing.T) {
+	t.Parallel()
+	const n = 3000
+	url := natstest.Start(t)
+	name := makeStream(t, connect(t, url))
+	c := natstest.Connect(t, url)
+	js, err := jetstream.New(c.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, js, name+".x", make([]string, n)...)
+	s := newSource(t, js, natsbroker.SourceConfig{Stream: name, Consumer: "stock", MaxAckPending: n})
+	d := receive(t, s, n)
+	c.LoseNext([]byte("+ACK"))
+	if err := settle(t, s, broker.Ack, d...); err != nil {
+		t.Fatalf("settle: %v", err)
+	}
+	if c.Stats().Reconnects == 0 {
+		t.Fatal("the connection did not break")
+	}
+	consumer, err := js.Consumer(t.Context(), name, "stock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := consumer.CachedInfo().NumAckPending; left != 0 {
+		t.Errorf("%d acknowledgements were lost although Settle confirmed them", left)
+	}
+}

@@ -3,6 +3,7 @@
 package natstest
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"sync"
@@ -83,6 +84,35 @@ type Conn struct {
 	*nats.Conn
 	mu   sync.Mutex
 	live net.Conn
+	lose []byte // see LoseNext
+}
+
+// LoseNext has the next write that holds pattern seem to succeed, and get lost
+// with the connection, which breaks.
+func (c *Conn) LoseNext(pattern []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lose = pattern
+}
+
+// losing is a connection that obeys LoseNext.
+type losing struct {
+	net.Conn
+	owner *Conn
+}
+
+func (l losing) Write(b []byte) (int, error) {
+	l.owner.mu.Lock()
+	lose := len(l.owner.lose) > 0 && bytes.Contains(b, l.owner.lose)
+	if lose {
+		l.owner.lose = nil
+	}
+	l.owner.mu.Unlock()
+	if lose {
+		_ = l.Close()
+		return len(b), nil
+	}
+	return l.Conn.Write(b)
 }
 
 // Connect opens a connection that reconnects at once and for ever, and is
@@ -110,7 +140,7 @@ func (c *Conn) Dial(network, address string) (net.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.live = live
-	return live, nil
+	return losing{live, c}, nil
 }
 
 // Cut breaks the connection as a failing network does: what is under way is
