@@ -85,6 +85,7 @@ func TestAnUnfitTableIsRefusedBeforeAnythingIsClaimed(t *testing.T) {
 		"padded":              table(names + ", message_key CHAR(200)" + at + primary),
 		"bytes":               table(names + ", message_key BYTEA" + at + primary),
 		"own type":            "CREATE DOMAIN text200 AS TEXT; " + table(names+", message_key text200"+at+primary),
+		"a name borrowed":     `CREATE DOMAIN "text" AS pg_catalog.text; SELECT set_config('search_path', current_schema || ', pg_catalog', false); ` + table(names+", message_key text"+at+primary),
 		"case-folding":        insensitive + table(names+", message_key VARCHAR(200) COLLATE ci"+at+primary),
 		"consumer folded":     insensitive + table(names+" COLLATE ci"+keys+at+primary),
 		"no key column":       table(names + at + ", PRIMARY KEY (consumer_name)"),

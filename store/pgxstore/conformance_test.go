@@ -14,8 +14,11 @@ import (
 	"github.com/sekali/sekali/store/storetest"
 )
 
-// The suite runs on the default query mode in storetest. These two are what
-// PgBouncer in transaction mode asks for.
+func TestTheSuitePasses(t *testing.T) {
+	storetest.Run(t, harness("cache_statement"))
+}
+
+// This and the next are what PgBouncer in transaction mode asks for.
 func TestTheSuitePassesInTheSimpleProtocol(t *testing.T) {
 	storetest.Run(t, harness("simple_protocol"))
 }
