@@ -151,13 +151,17 @@ func (c *Conn) Cut() {
 	_ = c.live.Close()
 }
 
+// realURL is the environment's variable with the URL of a real nats-server.
+const realURL = "SEKALI_TEST_NATS_URL"
+
 // RealURL returns the URL of the real nats-server that tests are to use. The
 // test fails where there is none: nothing is skipped in silence.
 func RealURL(t testing.TB) string {
 	t.Helper()
-	url := os.Getenv("SEKALI_TEST_NATS_URL")
+	url := os.Getenv(realURL)
 	if url == "" {
-		t.Fatal(`no nats-server to test with: run "make test", or "scripts/services up" and eval "$(scripts/services env)", or set SEKALI_TEST_NATS_URL`)
+		t.Fatalf("%s is not set: run `make test`; or `scripts/services up` (Debian packages or Docker) and"+
+			" `eval \"$(scripts/services env)\"`; or set it to the URL of a server of yours", realURL)
 	}
 	return url
 }
