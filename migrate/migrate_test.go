@@ -246,7 +246,7 @@ func TestTablesCanBeRenamedTwiceInOneSchema(t *testing.T) {
 
 func TestTwoUpsAtOnceBothEndWell(t *testing.T) {
 	onEach(t, func(t *testing.T, d *dbtest.DB) {
-		const processes = 4
+		const processes = 8
 		var done sync.WaitGroup
 		var mu sync.Mutex
 		var applied []string

@@ -129,9 +129,15 @@ func (v versions) ListMigrations(ctx context.Context, db conn) ([]*database.List
 	return list, rows.Err()
 }
 
-// TableExists implements database.StoreExtender.
+// TableExists implements database.StoreExtender. A table without version 0 is
+// not finished: MySQL commits it before the row.
 func (v versions) TableExists(ctx context.Context, db conn) (bool, error) {
-	return v.exists(ctx, db, v.versionTable())
+	there, err := v.exists(ctx, db, v.versionTable())
+	if err != nil || !there {
+		return false, err
+	}
+	at, err := v.appliedAt(ctx, db, 0)
+	return !at.IsZero(), err
 }
 
 // exists tells whether a table is where an unqualified CREATE TABLE would put
