@@ -195,8 +195,13 @@ func TestFingerprintsSayWhatCountsAsAnotherBody(t *testing.T) {
 		t.Error("JSONFingerprint: the order of fields and white space must not count")
 	}
 	for _, pair := range [][2]string{
-		{`{"a":1}`, `{"a":1.0}`}, {`[1,2]`, `[2,1]`}, {`{"a":1}`, `{"a":1}{}`}, {`not`, `json`},
-		{"\"\xff\"", "\"\xfe\""}, {`"\ud800"`, `"\ud801"`}, {`null`, ``},
+		{`{"a":1}`, `{"a":1.0}`},
+		{`[1,2]`, `[2,1]`},
+		{`{"a":1}`, `{"a":1}{}`},
+		{`not`, `json`},
+		{"\"\xff\"", "\"\xfe\""},
+		{`"\ud800"`, `"\ud801"`},
+		{`null`, ``},
 	} {
 		if same(sekali.JSONFingerprint, pair[0], pair[1]) {
 			t.Errorf("JSONFingerprint: %q and %q must be two bodies", pair[0], pair[1])

@@ -131,8 +131,10 @@ func unquote(raw json.RawMessage) (string, error) {
 // cloudEventNames are the names of the attributes id and source in the
 // protocol bindings of CloudEvents 1.0: HTTP and NATS, Kafka, AMQP (two).
 var cloudEventNames = [][2]string{
-	{"ce-id", "ce-source"}, {"ce_id", "ce_source"},
-	{"cloudEvents:id", "cloudEvents:source"}, {"cloudEvents_id", "cloudEvents_source"},
+	{"ce-id", "ce-source"},
+	{"ce_id", "ce_source"},
+	{"cloudEvents:id", "cloudEvents:source"},
+	{"cloudEvents_id", "cloudEvents_source"},
 }
 
 // CloudEvent takes the key from a CloudEvent: its source and its id, which
