@@ -84,7 +84,7 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	if err == nil && c.DeadLetters == nil {
 		keeper, ok := store.As[interface{ DeadLetters() deadletter.Queue }](c.Store)
 		if !ok {
-			return c, errors.New("DeadLetters is not set and the Store keeps none: set Config.DeadLetters")
+			return c, errors.New("no sink for dead letters: the Store keeps none, so set DeadLetters")
 		}
 		c.DeadLetters = keeper.DeadLetters()
 	}
