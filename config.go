@@ -99,7 +99,7 @@ func (c Config[Tx]) validate() error {
 		}
 	}
 	if err := store.CheckConsumer(c.Name); err != nil {
-		errs = append(errs, fmt.Errorf("Name: %w", err))
+		errs = append(errs, fmt.Errorf("field Name: %w", err))
 	}
 	wrong(c.Source == nil, "Source is not set: give the broker.Source that messages come from")
 	wrong(c.Store == nil, "Store is not set: give the store that keys go to, such as pgxstore.New(pool)")
