@@ -30,11 +30,15 @@ func (s *Store) Commit(ctx context.Context, tx *sql.Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
 	defer cancel()
 	if err := s.proveOurs(ctx, t); err != nil {
-		err = fmt.Errorf("%s: %w", doing, err)
-		if undone := s.undo(ctx, t, err); errors.Is(undone, store.ErrKeySurvived) {
-			return fmt.Errorf("%w: %w", err, undone)
+		undone := s.undo(ctx, t, err)
+		switch {
+		case errors.Is(undone, store.ErrKeySurvived):
+			return fmt.Errorf("%s: %w: %w", doing, err, undone)
+		case undone != nil && errors.Is(err, errUnread):
+			// The rows are closed by now, so it is the connection that was.
+			return fmt.Errorf("%s: %w", doing, undone)
 		}
-		return err
+		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if err := s.sendCommit(ctx, t); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)

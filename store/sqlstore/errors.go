@@ -17,7 +17,7 @@ import (
 var ErrUnsettled = errors.New("keys of the claim kept changing while they were claimed")
 
 // errUnread is the handler's fault, and so of ClassFailed.
-var errUnread = errors.New("the handler left a result unread or went on after it lost the connection, so that nothing is committed: close the rows before it returns")
+var errUnread = errors.New("the handler left a result unread, so that nothing is committed: close the rows before it returns")
 
 // Classify implements store.Store. A bare network error is ClassFailed, for it
 // could come from a handler's own call to somebody else; the store's own

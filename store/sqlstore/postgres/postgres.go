@@ -166,8 +166,9 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		AddFingerprint: s.NoFingerprint().SQL,
 		DeadLetters:    letters,
 		Placeholder:    func(n int) string { return "$" + strconv.Itoa(n) },
-		Now:            "clock_timestamp() AT TIME ZONE 'UTC'",
-		TimeText:       func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
+		// Once for the statement: first_at and last_at are the same then.
+		Now:      "statement_timestamp() AT TIME ZONE 'UTC'",
+		TimeText: func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
 		OnCopy: `ON CONFLICT (open_identity) DO UPDATE SET reason = excluded.reason, error = excluded.error,` +
 			` attempts = excluded.attempts, copies = ` + letters + `.copies + 1, last_at = excluded.last_at`,
 	}
