@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store/sqlstore"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) deadletters() *cobra.Command {
+	var f deadletter.Filter
+	list := &cobra.Command{Use: "list", Short: "List dead letters, newest first", Args: cobra.NoArgs}
+	list.Flags().StringVar(&f.Consumer, "consumer", "", "only those of this consumer")
+	list.Flags().StringVar(&f.Key, "key", "", "only those of this message key")
+	list.Flags().StringVar((*string)(&f.Reason), "reason", "", "only those of this reason: exhausted, permanent, no-key, conflict, survived")
+	list.Flags().IntVar(&f.Limit, "limit", deadletter.DefaultLimit, "how many at most")
+	list.Flags().Int64Var(&f.Before, "before", 0, "only IDs below this one: the next page")
+	show := &cobra.Command{Use: "show ID", Short: "Show one dead letter with its headers and body", Args: cobra.ExactArgs(1)}
+	for _, c := range []*cobra.Command{list, show} {
+		a.databaseFlag(c)
+		a.outputFlag(c)
+	}
+	return group(
+		"deadletters", "Read messages that could not be processed",
+		a.command(list, func(ctx context.Context, _ []string) error { return a.listLetters(ctx, f) }),
+		a.command(show, func(ctx context.Context, args []string) error { return a.showLetter(ctx, args[0]) }),
+	)
+}
+
+// letters calls work with the database's dead letters.
+func (a *app) letters(ctx context.Context, work func(deadletter.Queue) error) error {
+	db, err := a.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return work(sqlstore.New(db.SQL, db.Dialect()).DeadLetters())
+}
+
+func (a *app) listLetters(ctx context.Context, f deadletter.Filter) error {
+	if f.Limit < 1 {
+		return usagef("--limit %d: use 1 or more", f.Limit)
+	}
+	if f.Before < 0 {
+		return usagef("--before %d: use an ID from a list", f.Before)
+	}
+	return a.letters(ctx, func(q deadletter.Queue) error {
+		letters, err := q.List(ctx, f)
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			list := make([]letterJSON, len(letters))
+			for i, l := range letters {
+				if list[i], err = asJSON(l); err != nil {
+					return err
+				}
+			}
+			return writeJSON(a.stdout, list)
+		}
+		rows := [][]string{{"ID", "CONSUMER", "KEY", "REASON", "STATUS", "ATTEMPTS", "COPIES", "LAST (UTC)", "ERROR"}}
+		for _, l := range letters {
+			rows = append(rows, []string{
+				strconv.FormatInt(l.ID, 10), plain(l.Consumer), short(l.Key, 40), string(l.Reason), string(l.Status),
+				strconv.Itoa(l.Attempts), strconv.Itoa(l.Copies), l.LastAt.UTC().Format(time.DateTime), short(l.Error, 60),
+			})
+		}
+		return writeTable(a.stdout, rows)
+	})
+}
+
+func (a *app) showLetter(ctx context.Context, arg string) error {
+	id, err := strconv.ParseInt(arg, 10, 64)
+	if err != nil {
+		return usagef("dead letter %q: an ID is a number: see sekali deadletters list", arg)
+	}
+	return a.letters(ctx, func(q deadletter.Queue) error {
+		l, err := q.Get(ctx, id)
+		if errors.Is(err, deadletter.ErrNotFound) {
+			return fmt.Errorf("dead letter %d: there is none with this ID: see sekali deadletters list", id)
+		}
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			value, err := asJSON(l)
+			if err != nil {
+				return err
+			}
+			return writeJSON(a.stdout, value)
+		}
+		return a.printLetter(l)
+	})
+}
+
+// letterJSON is a dead letter without loss.
+type letterJSON struct {
+	ID       int64           `json:"id"`
+	Consumer string          `json:"consumer"`
+	Key      any             `json:"key"`
+	Reason   string          `json:"reason"`
+	Status   string          `json:"status"`
+	Error    string          `json:"error"`
+	Attempts int             `json:"attempts"`
+	Copies   int             `json:"copies"`
+	FirstAt  time.Time       `json:"first_at"`
+	LastAt   time.Time       `json:"last_at"`
+	Message  json.RawMessage `json:"message"`
+	Body     any             `json:"body"`
+}
+
+func asJSON(l deadletter.Letter) (letterJSON, error) {
+	envelope, err := deadletter.MarshalEnvelope(l.Message)
+	if err != nil {
+		return letterJSON{}, err
+	}
+	var key []byte
+	if l.Key != "" {
+		key = []byte(l.Key)
+	}
+	return letterJSON{
+		ID: l.ID, Consumer: l.Consumer, Key: jsonBytes(key), Reason: string(l.Reason), Status: string(l.Status),
+		Error: l.Error, Attempts: l.Attempts, Copies: l.Copies, FirstAt: l.FirstAt.UTC(), LastAt: l.LastAt.UTC(),
+		Message: envelope, Body: jsonBytes(l.Message.Body),
+	}, nil
+}
+
+func (a *app) printLetter(l deadletter.Letter) error {
+	rows := [][]string{
+		{"id", strconv.FormatInt(l.ID, 10)},
+		{"consumer", plain(l.Consumer)},
+		{"key", orNone(l.Key)},
+		{"reason", string(l.Reason)},
+		{"status", string(l.Status)},
+		{"attempts", strconv.Itoa(l.Attempts)},
+		{"copies", strconv.Itoa(l.Copies)},
+		{"first", l.FirstAt.UTC().Format(time.DateTime) + " UTC"},
+		{"last", l.LastAt.UTC().Format(time.DateTime) + " UTC"},
+		{"topic", orNone(l.Message.Topic)},
+		{"message id", orNone(l.Message.ID)},
+		{"ordering key", orNone(string(l.Message.OrderingKey))},
+	}
+	if !l.Message.PublishedAt.IsZero() {
+		rows = append(rows, []string{"published", l.Message.PublishedAt.UTC().Format(time.RFC3339Nano)})
+	}
+	for _, h := range l.Message.Headers {
+		rows = append(rows, []string{"header " + plain(h.Name), plain(string(h.Value))})
+	}
+	if err := writeTable(a.stdout, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout, "\nerror")
+	for line := range strings.SplitSeq(l.Error, "\n") {
+		fmt.Fprintln(a.stdout, "  "+plain(strings.ReplaceAll(line, "\t", "  ")))
+	}
+	_, err := fmt.Fprintln(a.stdout, body(l.Message.Body))
+	return err
+}
+
+func body(b []byte) string {
+	switch {
+	case b == nil:
+		return "\nbody: none (null)"
+	case len(b) == 0:
+		return "\nbody: empty"
+	case printable(b):
+		return fmt.Sprintf("\nbody (%d bytes)\n%s", len(b), strings.ReplaceAll(string(b), "\r", `\r`))
+	}
+	return fmt.Sprintf("\nbody (%d bytes, not text)\n%s", len(b), strings.TrimSuffix(hex.Dump(b), "\n"))
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "(none)"
+	}
+	return plain(text)
+}

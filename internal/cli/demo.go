@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/url"
+	"os"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/sekali/sekali/broker/natsbroker"
+	"github.com/sekali/sekali/internal/dburl"
+	"github.com/sekali/sekali/internal/demo"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// childCommand is the hidden command by which the demo starts its consumers.
+const childCommand = "demo-consumer"
+
+func (a *app) demo() *cobra.Command {
+	var cfg demo.Config
+	c := &cobra.Command{
+		Use: "demo", Args: cobra.NoArgs,
+		Short: "Play a coffee shop whose consumers are killed, and count the effects",
+		Long: `Publishes orders, some of them twice, to two idempotent consumers and a naive
+one, each a process of its own that is killed several times between a commit
+and its acknowledgement. In the end the database says what was done how often.
+
+Without --database and --broker it needs no set-up: it uses an SQLite file and
+an embedded NATS JetStream server in a temporary folder. On a given server it
+makes a schema, database or stream of its own, and drops it afterwards.`,
+	}
+	f := c.Flags()
+	f.IntVar(&cfg.Orders, "orders", 10_000, "how many orders to publish")
+	f.Float64Var(&cfg.Duplicates, "duplicates", 0.2, "share of the orders that the producer sends twice, 0 to 1")
+	f.IntVar(&cfg.Crashes, "crashes", 5, "how often each consumer is killed")
+	f.Uint64Var(&cfg.Seed, "seed", 0, "repeats a demo: chance decides the same again (default: a new one)")
+	f.StringVar(&cfg.Database, "database", "", "URL of the database: postgres://…, mysql://… or sqlite:path (default: a temporary SQLite file)")
+	f.StringVar(&cfg.Broker, "broker", "", "URL of the broker: nats://… (default: an embedded NATS server)")
+	f.BoolVar(&cfg.Keep, "keep", false, "leave the folder, tables and stream for a look afterwards")
+	a.outputFlag(c)
+	return a.command(c, func(ctx context.Context, _ []string) error {
+		if !f.Changed("seed") {
+			cfg.Seed = rand.Uint64() >> 32 // short enough to type
+		}
+		return a.play(ctx, cfg)
+	})
+}
+
+// checkDemo refuses what cannot be played, before anything is made.
+func checkDemo(cfg demo.Config) error {
+	switch {
+	case cfg.Orders < 1 || cfg.Orders > 10_000_000:
+		return usagef("--orders %d: use 1 to 10000000", cfg.Orders)
+	case !(cfg.Duplicates >= 0 && cfg.Duplicates <= 1):
+		return usagef("--duplicates %v: use a share from 0 to 1", cfg.Duplicates)
+	case cfg.Crashes < 0 || cfg.Crashes > 1000:
+		return usagef("--crashes %d: use 0 to 1000", cfg.Crashes)
+	case cfg.Crashes > cfg.Orders:
+		return usagef("--crashes %d: more than --orders %d: each crash needs a message of its own", cfg.Crashes, cfg.Orders)
+	}
+	if cfg.Database != "" {
+		if _, err := dburl.KindOf(cfg.Database); err != nil {
+			return usageError{err}
+		}
+	}
+	if cfg.Broker != "" {
+		if u, err := url.Parse(cfg.Broker); err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Host == "" {
+			return usagef("broker URL %q: its kind is unknown: use nats://host:4222", natsbroker.RedactURL(cfg.Broker))
+		}
+	}
+	return nil
+}
+
+func (a *app) play(ctx context.Context, cfg demo.Config) error {
+	if err := checkDemo(cfg); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program to start it again: %w", err)
+	}
+	cfg.Command = []string{self, childCommand}
+	finish := a.progress(&cfg)
+	report, err := demo.Play(ctx, cfg)
+	finish()
+	if err != nil {
+		return fmt.Errorf("demo (seed %d): %w", cfg.Seed, err)
+	}
+	if a.output == "json" {
+		err = writeJSON(a.stdout, report)
+	} else {
+		err = report.WriteTable(a.stdout)
+	}
+	if err == nil && !report.OK {
+		err = errors.New("demo: the effect of an idempotent consumer is not exact: see the report")
+	}
+	return err
+}
+
+// progress shows a bar while the demo works, on a terminal alone.
+func (a *app) progress(cfg *demo.Config) (finish func()) {
+	file, ok := a.stderr.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return func() {}
+	}
+	bar := progressbar.NewOptions(-1,
+		progressbar.OptionSetWriter(file), progressbar.OptionSetDescription("orders"), progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionSetItsString("messages"), progressbar.OptionClearOnFinish(),
+		progressbar.OptionFullWidth(),
+	)
+	cfg.Progress = func(done, of int) {
+		bar.ChangeMax(of)
+		_ = bar.Set(done)
+	}
+	return func() { _ = bar.Clear() }
+}
+
+// demoChild is a consumer process of the demo.
+func (a *app) demoChild() *cobra.Command {
+	return a.command(&cobra.Command{Use: childCommand, Hidden: true, Args: cobra.NoArgs}, func(ctx context.Context, _ []string) error {
+		if !demo.IsChild() {
+			return usagef("%s is started by sekali demo alone", childCommand)
+		}
+		return demo.Child(ctx, a.stdin, io.Writer(a.stdout))
+	})
+}

@@ -1,0 +1,188 @@
+// Package demo plays a coffee shop: orders come from a broker, some of them
+// twice, to consumers that are killed at the worst moment, and the database
+// says in the end whether anything was done twice.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sekali/sekali/internal/dburl"
+)
+
+// childEnv is set for the demo's own child processes.
+const childEnv = "SEKALI_DEMO_CHILD"
+
+// IsChild tells whether this process was started by a demo as a consumer.
+func IsChild() bool { return os.Getenv(childEnv) != "" }
+
+// Config says how to play.
+type Config struct {
+	Orders     int
+	Duplicates float64 // share of the orders that are published twice
+	Crashes    int     // kills per consumer
+	Seed       uint64
+	Database   string // URL; empty: an SQLite file
+	Broker     string // URL; empty: an embedded NATS server
+	Keep       bool   // leave the folder, the schema and the stream
+	// Command starts a child process.
+	Command []string
+	// Progress is told how many of all deliveries are done.
+	Progress func(done, of int)
+
+	randomKeys bool // for tests: the idempotent consumers are broken
+}
+
+// Play plays the demo and returns what the database says. It leaves nothing
+// behind, unless Keep is set, also when ctx ends in the middle.
+func Play(ctx context.Context, cfg Config) (_ *Report, err error) {
+	run := strconv.FormatInt(time.Now().UnixNano(), 36)
+	folder, err := os.MkdirTemp("", "sekali-demo-")
+	if err != nil {
+		return nil, fmt.Errorf("make the demo's folder in %s: %w: set TMPDIR to a folder that can be written to", os.TempDir(), err)
+	}
+	// Tidying up must work after ctx has ended.
+	tidy, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer done()
+	defer func() {
+		if !cfg.Keep {
+			_ = os.RemoveAll(folder)
+		}
+	}()
+	p := newPlan(cfg)
+	s, err := openShop(ctx, cfg.Database, run, folder)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close(tidy, cfg.Keep)
+	orders, err := openStream(ctx, cfg.Broker, run, folder)
+	if err != nil {
+		return nil, err
+	}
+	defer orders.close(tidy, cfg.Keep)
+
+	runners, err := serve(ctx, cfg, p, s, orders)
+	if err != nil {
+		return nil, err
+	}
+	report, err := newReport(ctx, cfg, p, s, runners)
+	if err == nil && cfg.Keep {
+		report.Folder = folder
+		report.Kept = []string{"folder " + filepath.Clean(folder), "stream " + orders.name, "database " + dburl.Redact(s.url)}
+	}
+	return report, err
+}
+
+// serve publishes the orders and runs the consumers until all is done.
+func serve(ctx context.Context, cfg Config, p plan, s *shop, orders *stream) ([]*runner, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	var runners []*runner
+	for _, service := range services {
+		r := &runner{
+			crashes: p.crashes[service.name], command: cfg.Command,
+			task: task{
+				Service: service.name, Database: s.url, Broker: orders.url, Stream: orders.name,
+				RandomKeys: cfg.randomKeys && service.idempotent,
+			},
+		}
+		runners = append(runners, r)
+		running.Go(func() {
+			if err := r.run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	err := orders.publish(ctx, p, func(int) {})
+	if err == nil {
+		err = watch(ctx, cfg, p, orders, runners)
+	}
+	if err == nil {
+		for _, r := range runners {
+			r.stop()
+		}
+	} else {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+			err = cause
+		}
+		cancel(err)
+	}
+	running.Wait()
+	if cause := context.Cause(ctx); err == nil && cause != nil {
+		err = cause
+	}
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted: nothing is left behind")
+	}
+	return runners, err
+}
+
+// How long the demo may stand still before it is given up: less when a
+// consumer says what keeps it.
+const (
+	stillWithTrouble = 20 * time.Second
+	stillAtMost      = time.Minute
+)
+
+// watch waits until every consumer has taken and settled everything.
+func watch(ctx context.Context, cfg Config, p plan, orders *stream, runners []*runner) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	total := len(p.sending) * len(runners)
+	seen, since := -1, time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		said, done, trouble := 0, 0, ""
+		for _, r := range runners {
+			c := r.snapshot()
+			said += c.delivered + c.processed + c.duplicates + c.crashes
+			done += min(c.processed+c.duplicates, len(p.sending))
+			if c.trouble != "" {
+				trouble = r.task.Service + ": " + c.trouble
+			}
+		}
+		if cfg.Progress != nil {
+			cfg.Progress(done, total)
+		}
+		if said != seen {
+			seen, since = said, time.Now()
+		}
+		still := time.Since(since)
+		if still > stillAtMost || trouble != "" && still > stillWithTrouble {
+			if trouble == "" {
+				trouble = "no consumer says why"
+			}
+			return fmt.Errorf("the consumers stand still at %d of %d deliveries: %s", done, total, trouble)
+		}
+		all, err := allDrained(ctx, orders, p, runners)
+		if err != nil || all {
+			return err
+		}
+	}
+}
+
+// allDrained tells whether nothing is left to do, and every planned crash has
+// happened.
+func allDrained(ctx context.Context, orders *stream, p plan, runners []*runner) (bool, error) {
+	for _, r := range runners {
+		if c := r.snapshot(); c.processed+c.duplicates < len(p.sending) && c.delivered < len(p.sending) {
+			return false, nil
+		}
+		drained, err := orders.drained(ctx, r.task.Service)
+		if err != nil || !drained {
+			return false, err
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,61 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/internal/dburl"
+)
+
+// naive consumes the way it is often written: change the data, commit,
+// acknowledge. There is no key, so whatever comes twice has its effect twice.
+func naive(ctx context.Context, source broker.Source, db *dburl.DB, tell *teller) error {
+	defer func() { _ = source.Close(context.WithoutCancel(ctx)) }()
+	for {
+		deliveries, err := source.Receive(ctx, 20)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, broker.ErrClosed):
+			return err
+		case err != nil:
+			tell.say(saidTrouble, err.Error())
+			continue
+		}
+		for _, d := range deliveries {
+			if d.Redelivered {
+				tell.say(saidRedelivered, "")
+			} else {
+				tell.say(saidDelivered, "")
+			}
+		}
+		for _, d := range deliveries {
+			if err := sellNaively(ctx, db, d.Message.Body); err != nil {
+				tell.say(saidTrouble, err.Error())
+				continue // not acknowledged: it comes again
+			}
+			tell.processed()
+			if err := source.Settle(ctx, []broker.Settlement{{Delivery: d}}); err != nil && ctx.Err() == nil {
+				tell.say(saidTrouble, err.Error())
+			}
+		}
+	}
+}
+
+func sellNaively(ctx context.Context, db *dburl.DB, body []byte) error {
+	var o order
+	if err := json.Unmarshal(body, &o); err != nil {
+		return err
+	}
+	tx, err := db.SQL.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(ctx, db.Kind.Placeholders(takeNaiveStock), o.Quantity, o.SKU); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

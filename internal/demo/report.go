@@ -1,0 +1,147 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/sekali/sekali/broker/natsbroker"
+	"github.com/sekali/sekali/internal/dburl"
+)
+
+// Report is what a demo found.
+type Report struct {
+	// OK tells that every idempotent consumer's effect is exactly right.
+	OK        bool             `json:"ok"`
+	Orders    int              `json:"orders"`
+	SentTwice int              `json:"sent_twice"`
+	Crashes   int              `json:"crashes"` // per consumer
+	Seed      uint64           `json:"seed"`
+	Database  string           `json:"database"`
+	Broker    string           `json:"broker"`
+	Folder    string           `json:"folder,omitempty"`
+	Kept      []string         `json:"kept,omitempty"`
+	Consumers []ConsumerReport `json:"consumers"`
+}
+
+// ConsumerReport is what a demo found of one consumer.
+type ConsumerReport struct {
+	Name        string `json:"name"`
+	Idempotent  bool   `json:"idempotent"`
+	Expected    int    `json:"expected"` // effect, by the plan
+	Found       int    `json:"found"`    // effect, by SQL
+	Delivered   int    `json:"delivered"`
+	Processed   int    `json:"processed"`
+	Duplicates  int    `json:"duplicates"` // deliveries that were recognised and skipped
+	Redelivered int    `json:"redelivered"`
+	Crashes     int    `json:"crashes"`
+	DeadLetters int    `json:"dead_letters"`
+	PerSecond   int    `json:"per_second"`
+	Exact       bool   `json:"exact"`
+}
+
+func newReport(ctx context.Context, cfg Config, p plan, s *shop, runners []*runner) (*Report, error) {
+	report := &Report{
+		OK: true, Orders: len(p.orders), SentTwice: p.twice, Crashes: cfg.Crashes, Seed: cfg.Seed,
+		Database: string(s.db.Kind), Broker: "NATS JetStream, embedded",
+	}
+	if cfg.Database != "" {
+		report.Database = dburl.Redact(cfg.Database)
+	}
+	if cfg.Broker != "" {
+		report.Broker = natsbroker.RedactURL(cfg.Broker)
+	}
+	for i, service := range services {
+		e, err := s.effectOf(ctx, service.name, p)
+		if err != nil {
+			return nil, err
+		}
+		c := runners[i].snapshot()
+		r := ConsumerReport{
+			Name: service.name, Idempotent: service.idempotent, Expected: e.expected, Found: e.found,
+			Delivered: c.delivered, Processed: c.processed, Duplicates: c.duplicates, Redelivered: c.redelivered,
+			Crashes: c.crashes, DeadLetters: e.letters, PerSecond: int(c.perSecond()), Exact: e.exact,
+		}
+		if service.idempotent {
+			// A kill can come between a commit and the word of it, so it is the
+			// table that says how many were processed.
+			r.Processed = e.keys
+			r.Exact = r.Exact && e.keys == len(p.orders) && e.letters == 0
+			report.OK = report.OK && r.Exact
+		}
+		report.Consumers = append(report.Consumers, r)
+	}
+	return report, nil
+}
+
+// WriteTable writes the report for people.
+func (r *Report) WriteTable(w io.Writer) error {
+	fmt.Fprintf(w, "%s orders, %s of them sent twice; each consumer killed %s between a commit and its acknowledgement.\n",
+		thousands(r.Orders), thousands(r.SentTwice), howOften(r.Crashes))
+	fmt.Fprintf(w, "Database: %s. Broker: %s. Seed: %d.\n\n", r.Database, r.Broker, r.Seed)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "consumer\tdelivered\tprocessed\tduplicates skipped\tredelivered\texpected effect\tfound effect\tmessages/s\tverdict\t")
+	for _, c := range r.Consumers {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", c.Name, thousands(c.Delivered), thousands(c.Processed),
+			thousands(c.Duplicates), thousands(c.Redelivered), thousands(c.Expected), thousands(c.Found), thousands(c.PerSecond), c.verdict())
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "\n"+r.summary())
+	for _, kept := range r.Kept {
+		fmt.Fprintln(w, "Kept: "+kept)
+	}
+	return err
+}
+
+func (c ConsumerReport) verdict() string {
+	switch {
+	case c.Exact:
+		return "exact"
+	case c.DeadLetters > 0:
+		return thousands(c.DeadLetters) + " dead letters"
+	case c.Found > c.Expected:
+		return thousands(c.Found-c.Expected) + " TOO MANY"
+	case c.Found < c.Expected:
+		return thousands(c.Expected-c.Found) + " MISSING"
+	}
+	return "WRONG in single rows"
+}
+
+func (r *Report) summary() string {
+	if !r.OK {
+		return "An idempotent consumer's effect is NOT exact. That must never be: please report it with the seed above."
+	}
+	text := "Effects are counted in the database: pieces taken from stock, and parcels shipped. Both idempotent consumers did each order exactly once."
+	for _, c := range r.Consumers {
+		if !c.Idempotent && !c.Exact {
+			text += fmt.Sprintf("\nThe naive consumer got the same messages and took %s pieces instead of %s from stock.", thousands(c.Found), thousands(c.Expected))
+		}
+	}
+	return text
+}
+
+func howOften(n int) string {
+	switch n {
+	case 0:
+		return "never"
+	case 1:
+		return "once"
+	case 2:
+		return "twice"
+	}
+	return thousands(n) + " times"
+}
+
+// thousands writes a number with commas.
+func thousands(n int) string {
+	if n < 0 {
+		return "-" + thousands(-n)
+	}
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
+}

@@ -1,0 +1,221 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/sekali/sekali/internal/dburl"
+	"github.com/sekali/sekali/migrate"
+)
+
+// service is one of the demo's consumers.
+type service struct {
+	name       string
+	idempotent bool
+}
+
+// The consumers. The naive one does what stock-service does, without a key.
+const (
+	stockService   = "stock-service"
+	courierService = "courier-service"
+	naiveService   = "naive-stock-service"
+)
+
+var services = []service{{stockService, true}, {courierService, true}, {naiveService, false}}
+
+// The business changes. The table of shipments has no unique key: a second
+// shipment of an order would be seen, not refused.
+const (
+	takeStock      = `UPDATE stock SET quantity = quantity - ? WHERE sku = ?`
+	takeNaiveStock = `UPDATE naive_stock SET quantity = quantity - ? WHERE sku = ?`
+	ship           = `INSERT INTO shipments (order_id, sku) VALUES (?, ?)`
+)
+
+// shop is the demo's database: tables in a place of their own.
+type shop struct {
+	db   *dburl.DB
+	url  string // opens the place; with its password
+	drop func(ctx context.Context) error
+}
+
+// openShop makes the place and its tables: a schema on PostgreSQL, a database
+// on MySQL, a file in folder where no database is named.
+func openShop(ctx context.Context, raw, run, folder string) (*shop, error) {
+	if raw == "" {
+		raw = "sqlite:" + folder + string(os.PathSeparator) + "shop.db"
+	}
+	kind, err := dburl.KindOf(raw)
+	if err != nil {
+		return nil, err
+	}
+	s := &shop{url: raw, drop: func(context.Context) error { return nil }}
+	if kind == dburl.SQLite && !strings.HasPrefix(raw, "sqlite:"+folder) {
+		// A file of the user's: never ours to overwrite or to delete tables in.
+		path := strings.TrimPrefix(strings.TrimPrefix(raw, "sqlite:"), "//")
+		if _, err := os.Stat(path); err == nil {
+			return nil, fmt.Errorf("database %s: the file is there already: name one that is not, the demo makes it", raw)
+		}
+		s.drop = func(context.Context) error {
+			for _, suffix := range []string{"", "-wal", "-shm"} {
+				if err := os.Remove(path + suffix); err != nil && !os.IsNotExist(err) {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	if kind != dburl.SQLite {
+		if err := s.makePlace(ctx, kind, run); err != nil {
+			return nil, err
+		}
+	}
+	if s.db, err = dburl.Open(ctx, s.url, true); err == nil {
+		err = s.makeTables(ctx)
+	}
+	if err != nil {
+		s.close(ctx, false)
+		return nil, fmt.Errorf("make the shop's tables: %w", err)
+	}
+	return s, nil
+}
+
+// makePlace makes the schema or database, and points url at it.
+func (s *shop) makePlace(ctx context.Context, kind dburl.Kind, run string) error {
+	server, err := dburl.Open(ctx, s.url, false)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	name, given := "sekali_demo_"+run, s.url
+	what, drop := "SCHEMA "+name, "DROP SCHEMA IF EXISTS "+name+" CASCADE"
+	if kind == dburl.MySQL {
+		what, drop = "DATABASE "+name, "DROP DATABASE IF EXISTS "+name
+	}
+	if _, err := server.SQL.ExecContext(ctx, "CREATE "+what); err != nil {
+		return fmt.Errorf("database %s: CREATE %s: %w: does the user have the right to create it?", dburl.Redact(given), what, err)
+	}
+	s.drop = func(ctx context.Context) error {
+		server, err := dburl.Open(ctx, given, false)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		_, err = server.SQL.ExecContext(ctx, drop)
+		return err
+	}
+	u, err := url.Parse(given)
+	if err != nil {
+		return fmt.Errorf("database URL %s: %w", dburl.Redact(given), dburl.ErrURL)
+	}
+	if kind == dburl.MySQL {
+		u.Path = "/" + name
+	} else {
+		q := u.Query()
+		q.Set("search_path", name)
+		u.RawQuery = q.Encode()
+	}
+	s.url = u.String()
+	return nil
+}
+
+func (s *shop) makeTables(ctx context.Context) error {
+	if _, err := migrate.Up(ctx, s.db.SQL, s.db.Migrations()); err != nil {
+		return err
+	}
+	for _, statement := range []string{
+		`CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`,
+		`CREATE TABLE naive_stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`,
+		`CREATE TABLE shipments (order_id VARCHAR(20) NOT NULL, sku VARCHAR(20) NOT NULL)`,
+	} {
+		if _, err := s.db.SQL.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	for _, table := range []string{"stock", "naive_stock"} {
+		for _, sku := range skus {
+			insert := s.db.Kind.Placeholders("INSERT INTO " + table + " (sku, quantity) VALUES (?, ?)")
+			if _, err := s.db.SQL.ExecContext(ctx, insert, sku, stockAtStart); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// close drops the place, unless it is kept, and closes the database.
+func (s *shop) close(ctx context.Context, keep bool) {
+	if s.db != nil {
+		_ = s.db.Close()
+	}
+	if !keep {
+		_ = s.drop(ctx)
+	}
+}
+
+// effect is what the database says of a consumer's work.
+type effect struct {
+	expected, found int
+	exact           bool // found is right in every row, not only in sum
+	keys            int  // rows in processed_messages
+	letters         int  // rows in dead_letters
+}
+
+// effectOf reads a consumer's effect back, by SQL.
+func (s *shop) effectOf(ctx context.Context, name string, p plan) (effect, error) {
+	e, err := s.businessEffect(ctx, name, p)
+	if err == nil {
+		e.keys, err = s.count(ctx, `SELECT COUNT(*) FROM processed_messages WHERE consumer_name = ?`, name)
+	}
+	if err == nil {
+		e.letters, err = s.count(ctx, `SELECT COUNT(*) FROM dead_letters WHERE consumer_name = ?`, name)
+	}
+	if err != nil {
+		return e, fmt.Errorf("read the effect of %s: %w", name, err)
+	}
+	return e, nil
+}
+
+func (s *shop) businessEffect(ctx context.Context, name string, p plan) (effect, error) {
+	if name == courierService {
+		return s.shipments(ctx, p)
+	}
+	table := "stock"
+	if name == naiveService {
+		table = "naive_stock"
+	}
+	rows, err := s.db.SQL.QueryContext(ctx, "SELECT sku, quantity FROM "+table)
+	if err != nil {
+		return effect{}, err
+	}
+	defer rows.Close()
+	bySKU, total := p.expected()
+	e := effect{expected: total, exact: true}
+	for rows.Next() {
+		var sku string
+		var left int
+		if err := rows.Scan(&sku, &left); err != nil {
+			return e, err
+		}
+		e.found += stockAtStart - left
+		e.exact = e.exact && stockAtStart-left == bySKU[sku]
+	}
+	return e, rows.Err()
+}
+
+// shipments: each order is to have exactly one.
+func (s *shop) shipments(ctx context.Context, p plan) (effect, error) {
+	e := effect{expected: len(p.orders)}
+	var distinct sql.NullInt64
+	err := s.db.SQL.QueryRowContext(ctx, `SELECT COUNT(*), COUNT(DISTINCT order_id) FROM shipments`).Scan(&e.found, &distinct)
+	e.exact = e.found == e.expected && int(distinct.Int64) == e.expected
+	return e, err
+}
+
+func (s *shop) count(ctx context.Context, query string, args ...any) (n int, err error) {
+	err = s.db.SQL.QueryRowContext(ctx, s.db.Kind.Placeholders(query), args...).Scan(&n)
+	return n, err
+}
