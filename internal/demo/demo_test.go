@@ -1,0 +1,51 @@
+package demo
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The test binary is the demo's consumer process when a demo starts it so.
+func TestMain(m *testing.M) {
+	if IsChild() {
+		if err := Child(context.Background(), os.Stdin, os.Stdout); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// A demo that could not fail would prove nothing.
+func TestTheDemoSeesABrokenConsumer(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	report, err := Play(t.Context(), Config{
+		Orders: 100, Duplicates: 0.2, Crashes: 1, Seed: 1, Command: []string{os.Args[0]}, randomKeys: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.OK {
+		t.Error("a consumer that takes random keys is reported as exact")
+	}
+	for _, c := range report.Consumers {
+		if c.Found <= c.Expected || c.Exact {
+			t.Errorf("%s is reported as exact: %+v", c.Name, c)
+		}
+	}
+	var table strings.Builder
+	if err := report.WriteTable(&table); err != nil || !strings.Contains(table.String(), "NOT exact") {
+		t.Errorf("the table does not say so: %s", table.String())
+	}
+}
+
+func TestAConsumerThatCannotStartIsNamedWithItsReason(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	_, err := Play(t.Context(), Config{Orders: 10, Seed: 1, Command: []string{"/bin/sh", "-c", "echo no beans >&2; exit 3"}})
+	if err == nil || !strings.Contains(err.Error(), "no beans") || !strings.Contains(err.Error(), "-service") {
+		t.Errorf("the error is %v", err)
+	}
+}
