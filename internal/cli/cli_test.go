@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/internal/cli"
@@ -26,7 +28,7 @@ func TestMain(m *testing.M) {
 	if demo.IsChild() && len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		os.Exit(cli.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 type result struct {
