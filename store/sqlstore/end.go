@@ -37,6 +37,10 @@ func (s *Store) Commit(ctx context.Context, tx *sql.Tx) error {
 		case undone != nil && errors.Is(err, errUnread):
 			// The rows are closed by now, so it is the connection that was.
 			return fmt.Errorf("%s: %w", doing, undone)
+		case undone == nil && errors.Is(err, driver.ErrBadConn):
+			// The connection lives; what kept it from taking a statement was
+			// closed before ROLLBACK.
+			return fmt.Errorf("%s: %w", doing, errUnread)
 		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -195,7 +199,9 @@ func (s *Store) undo(ctx context.Context, t *transaction, doubt error) error {
 	if err != nil && !t.left && !t.shape.Private {
 		t.discard()
 	}
-	if err != nil || errors.Is(doubt, store.ErrUnavailable) {
+	// Where the mark does not tell our row from a rival's, only a transaction
+	// that could be asked may be blamed.
+	if err != nil || t.mark == "" && errors.Is(doubt, store.ErrUnavailable) {
 		return s.lookAfterLoss(ctx, t, doubt)
 	}
 	if doubt == nil {
