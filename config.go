@@ -39,7 +39,11 @@ type Config[Tx any] struct {
 	// connections of the Store's pool are used. Defaults to 4.
 	Workers int
 	// MaxAttempts is how often the handler is called on a message in vain
-	// before it becomes a dead letter. Defaults to 10.
+	// before it becomes a dead letter. Any error of the handler counts, a
+	// missing table of its own and a lost transaction (ErrTransactionLost)
+	// among them; deadlocks and lost connections do not. The count begins
+	// anew when the message is received again, after a restart say.
+	// Defaults to 10.
 	MaxAttempts int
 	// MaxConflicts is how often in a row a transaction may fail because others
 	// got in its way, before that counts as an attempt. Defaults to 100.

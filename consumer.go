@@ -1,6 +1,7 @@
 package sekali
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/store"
 )
 
@@ -41,8 +43,10 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 // context is cancelled, and Run waits for them to return. It then returns nil.
 //
 // Run returns an error if the database's schema is unfit at the start (a
-// *store.SchemaError) or if the source is closed for good (broker.ErrClosed).
-// A database or broker that is not there is waited for. A Consumer runs once.
+// *store.SchemaError), dead letters' table included, or if the source is
+// closed for good (broker.ErrClosed). A database or broker that is not there,
+// or a stream that is not there yet, is waited for, and the Observer told. A
+// Consumer runs once.
 func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	if c.ran.Swap(true) {
 		return fmt.Errorf("run consumer %q: it has run already: make a new one", c.cfg.Name)
@@ -60,6 +64,8 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	if ready, err := c.check(ctx); !ready {
 		return err
 	}
+	c.observe(Event{Kind: Started})
+	defer func() { c.observe(Event{Kind: Stopped, Err: err}) }()
 
 	var workers, keeping sync.WaitGroup
 	for range c.cfg.Workers {
@@ -87,6 +93,9 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
 	for n := 1; ; n++ {
 		err := c.cfg.Store.Check(ctx)
+		if sink, ok := c.cfg.DeadLetters.(deadletter.Checker); ok && err == nil {
+			err = sink.Check(ctx)
+		}
 		switch {
 		case err == nil:
 			return true, nil
@@ -209,11 +218,25 @@ func guard(fn func() error) (err error) {
 		defer close(done)
 		defer func() {
 			if v := recover(); v != nil {
-				err = &PanicError{Value: v, Stack: debug.Stack()}
+				err = &PanicError{Value: v, Stack: belowPanic(debug.Stack())}
 			}
 		}()
 		err = fn()
 	}()
 	<-done
 	return err
+}
+
+// belowPanic returns a stack from the frame that panicked on: what is above is
+// the runtime's and ours.
+func belowPanic(stack []byte) []byte {
+	_, below, found := bytes.Cut(stack, []byte("\npanic("))
+	if !found {
+		return stack
+	}
+	// The rest of the line, and the one that says where in the runtime.
+	for range 2 {
+		_, below, _ = bytes.Cut(below, []byte("\n"))
+	}
+	return below
 }

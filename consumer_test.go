@@ -1,6 +1,7 @@
 package sekali_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -810,6 +811,49 @@ func (s *script) closedTimes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
+}
+
+// noTable is a sink whose table is not there.
+type noTable struct{ deadletter.Queue }
+
+func (noTable) Check(context.Context) error {
+	return &store.SchemaError{Table: "dead_letters", Cause: "it is not there", Mend: "run sekali migrate up"}
+}
+
+func TestADeadLetterTableThatIsNotThereIsFoundAtTheStart(t *testing.T) {
+	consumer, err := sekali.NewConsumer(sekali.Config[*memstore.Tx]{
+		Name: "n", Source: newScript(), Store: memstore.New(), Key: sekali.MessageID(), Handle: sell, DeadLetters: noTable{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema *store.SchemaError
+	if err := consumer.Run(t.Context()); !errors.As(err, &schema) || schema.Table != "dead_letters" {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+func TestTheLogSaysWhereAHandlerPanicked(t *testing.T) {
+	var log bytes.Buffer
+	logged := sekali.LogTo(slog.New(slog.NewTextHandler(&log, nil)))
+	r := start(t, handle(panics), func(c *sekali.Config[*memstore.Tx], r *rig) { c.Observer = both{r.events, logged} })
+	r.source.push("a")
+	r.events.wait(t, 1, kind(sekali.DeadLettered))
+	r.finish()
+	if got := log.String(); !strings.Contains(got, "at=") || !strings.Contains(got, "consumer_test.go:") ||
+		!strings.Contains(got, "sekali: started") || !strings.Contains(got, "sekali: stopped") {
+		t.Errorf("the log is %s", got)
+	}
+}
+
+func panics(context.Context, *memstore.Tx, *sekali.Message) error { panic("oh") }
+
+// both tells two observers, one after another.
+type both [2]sekali.Observer
+
+func (b both) Observe(e sekali.Event) {
+	b[1].Observe(e)
+	b[0].Observe(e)
 }
 
 func TestTroubleWithTheBrokerPassesAndItsEndEndsTheRun(t *testing.T) {

@@ -1,6 +1,7 @@
 package sekali
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -31,7 +32,7 @@ var (
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
 	Value any    // what it panicked with
-	Stack []byte // where
+	Stack []byte // where: from the frame that panicked on
 }
 
 // Error returns the value of the panic, without the stack.
@@ -41,6 +42,16 @@ func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: 
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
+}
+
+// where returns the file and line that panicked.
+func (e *PanicError) where() string {
+	lines := bytes.SplitN(e.Stack, []byte("\n"), 3)
+	if len(lines) < 2 {
+		return ""
+	}
+	place, _, _ := bytes.Cut(bytes.TrimSpace(lines[1]), []byte(" +0x"))
+	return string(place)
 }
 
 // Permanent marks err as one that no further attempt can mend: the message

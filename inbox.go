@@ -94,8 +94,12 @@ func (i *Inbox[Tx]) Process(ctx context.Context, key string, fn func(ctx context
 	}
 }
 
-// Claim claims the key in a transaction of the caller's own, begun by hand or
-// by sqlc, GORM or Bun. If fresh is true the caller changes business data in
+// Claim claims the key in a transaction of the caller's own, of the store's
+// type: pgx.Tx for pgxstore, *sql.Tx for sqlstore. sqlc works on either as it
+// is; Bun's bun.Tx has the *sql.Tx in its field Tx; GORM has it in
+// tx.Statement.ConnPool. What is neither can claim with sqlstore's ClaimWith.
+//
+// If fresh is true the caller changes business data in
 // the same transaction and commits; if it is false the message is a duplicate
 // and the caller rolls back. A conflict is ErrConflict. After any error the
 // caller rolls back.
@@ -107,7 +111,7 @@ func (i *Inbox[Tx]) Process(ctx context.Context, key string, fn func(ctx context
 func (i *Inbox[Tx]) Claim(ctx context.Context, tx Tx, key string, opts ...ClaimOption) (fresh bool, err error) {
 	states, err := i.store.Claim(ctx, tx, i.claim(key, opts))
 	if err != nil {
-		return false, i.wrap(key, fmt.Errorf("claim: %w", err))
+		return false, i.wrap(key, err)
 	}
 	outcome, err := i.result(key, states[0])
 	return outcome == Processed, err

@@ -2,6 +2,7 @@ package sekali
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -33,6 +34,8 @@ type EventKind uint8
 //	SettleFailed     Count, Err                      those messages may come again, as duplicates
 //	ReceiveFailed    Err, Pause                      the broker is not there
 //	CheckFailed      Err, Pause                      the database is not there yet, at the start
+//	Started                                          the database is fit, receiving begins
+//	Stopped          Err                             the consumer's Run returns
 const (
 	Received EventKind = iota + 1
 	Finished
@@ -47,11 +50,14 @@ const (
 	SettleFailed
 	ReceiveFailed
 	CheckFailed
+	Started
+	Stopped
 )
 
 var eventNames = [...]string{
 	"unknown", "received", "finished", "attempt failed", "conflicted", "interrupted", "dead-lettered",
 	"dead letter failed", "expired", "released", "settled", "settle failed", "receive failed", "check failed",
+	"started", "stopped",
 }
 
 // String returns the name of the event in lower case.
@@ -78,8 +84,9 @@ type Event struct {
 	Err         error
 }
 
-// LogTo returns an Observer that writes to a logger: trouble as warnings, dead
-// letters as errors, the rest at debug level. Bodies are never logged.
+// LogTo returns an Observer that writes to a logger: start and stop as
+// information, trouble as warnings, dead letters as errors, the rest at debug
+// level. Bodies are never logged.
 func LogTo(logger *slog.Logger) Observer { return logObserver{logger} }
 
 type logObserver struct{ logger *slog.Logger }
@@ -91,6 +98,8 @@ func (l logObserver) Observe(e Event) {
 		level = slog.LevelWarn
 	case DeadLettered, DeadLetterFailed:
 		level = slog.LevelError
+	case Started, Stopped:
+		level = slog.LevelInfo
 	}
 	ctx := context.Background()
 	if !l.logger.Enabled(ctx, level) {
@@ -117,6 +126,9 @@ func (l logObserver) Observe(e Event) {
 	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("error", e.Err))
+	}
+	if p := (*PanicError)(nil); errors.As(e.Err, &p) {
+		attrs = append(attrs, slog.String("at", p.where()))
 	}
 	l.logger.LogAttrs(ctx, level, "sekali: "+e.Kind.String(), attrs...)
 }

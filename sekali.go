@@ -42,7 +42,7 @@ const (
 
 // Message is a message on its way to a handler. The bytes are the handler's
 // own copy: whatever it does to them, the next attempt and the dead letter see
-// the original.
+// the original. (Publishers take the broker.Message inside.)
 type Message struct {
 	broker.Message
 	key string
@@ -52,7 +52,8 @@ type Message struct {
 // form. It is empty while the extractor itself runs.
 func (m *Message) Key() string { return m.key }
 
-// Outcome says what became of a message that was not an error.
+// Outcome says what became of a message. The zero value stands beside an
+// error: nothing was decided. A Conflict stands beside ErrConflict.
 type Outcome uint8
 
 // The outcomes.

@@ -64,6 +64,7 @@ func (c *Consumer[Tx]) claimFor(j *job) store.Claim {
 func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Duration, bool) {
 	what := judge(c.cfg.Store.Classify, err)
 	if what == blameSurvived {
+		j.attempts++
 		return c.condemn(ctx, j, deadletter.Survived, err)
 	}
 	if ctx.Err() != nil {

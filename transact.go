@@ -3,7 +3,6 @@ package sekali
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/sekali/sekali/store"
 )
@@ -19,7 +18,7 @@ func transact[Tx any](ctx context.Context, s store.Store[Tx], c store.Claim,
 ) ([]store.State, error) {
 	tx, states, err := s.Begin(ctx, c)
 	if err != nil {
-		return nil, fmt.Errorf("claim: %w", err)
+		return nil, err
 	}
 	over := false
 	defer func() {
@@ -49,7 +48,7 @@ func transact[Tx any](ctx context.Context, s store.Store[Tx], c store.Claim,
 		return states, nil
 	}
 	if err := s.Commit(ctx, tx); err != nil {
-		return states, fmt.Errorf("commit: %w", err)
+		return states, err
 	}
 	return states, nil
 }

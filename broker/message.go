@@ -101,7 +101,7 @@ type Delivery struct {
 // step of the wall clock must not expire deliveries.
 var epoch = time.Now()
 
-// Extend sets the time until which the broker leaves the delivery to us, d
+// Extend sets the time until which the broker leaves the delivery to us: by
 // from now. It is safe beside Expired.
 func (d *Delivery) Extend(by time.Duration) {
 	d.deadline.Store(int64(time.Since(epoch) + by))

@@ -63,7 +63,8 @@ type Letter struct {
 	Error  string
 	// Message is the original, untouched by handlers.
 	Message broker.Message
-	// Attempts is how often the handler was called on it in vain.
+	// Attempts is how often the handler was called on it in vain, since the
+	// consumer's process last received it.
 	Attempts int
 	// Copies is how many copies of it were written: redelivered copies of a
 	// message whose letter is open update that letter.
@@ -91,6 +92,12 @@ type Queue interface {
 	List(ctx context.Context, f Filter) ([]Letter, error)
 	// Get returns one letter, or an error that wraps ErrNotFound.
 	Get(ctx context.Context, id int64) (Letter, error)
+}
+
+// Checker is what a Sink offers that can tell beforehand whether it will be
+// able to take letters. A Consumer asks at its start.
+type Checker interface {
+	Check(ctx context.Context) error
 }
 
 // Filter chooses letters. Empty fields choose all.

@@ -1,6 +1,6 @@
 // Package migrate makes and alters the tables that Sekali's stores use.
 //
-//	db, err := sql.Open("pgx", url)
+//	db, err := sql.Open("pgx", url) // with import _ "github.com/jackc/pgx/v5/stdlib"
 //	applied, err := migrate.Up(ctx, db, migrate.Postgres)
 //
 // Migrations are SQL files, one tree for each dialect, run by goose, which
@@ -77,11 +77,17 @@ func Up(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) ([]Applied, 
 		results, err := p.Up(ctx)
 		return list(results, err), err
 	})
+	if coded := interface{ SQLState() string }(nil); errors.As(err, &coded) && coded.SQLState() == noSchema {
+		err = fmt.Errorf("no schema of the search_path exists: make it (CREATE SCHEMA …), or set search_path to one that does: %w", err)
+	}
 	if err != nil {
 		return applied, fmt.Errorf("migrate up: %w", err)
 	}
 	return applied, nil
 }
+
+// noSchema is PostgreSQL's invalid_schema_name.
+const noSchema = "3F000"
 
 // Down takes back the newest migration that is applied, with everything that
 // is in its tables, and returns it; nothing if none is applied.

@@ -232,7 +232,7 @@ func (b *publishing) result(m []broker.Message) error {
 	}
 	for i, err := range b.errs {
 		if err != nil {
-			b.errs[i] = fmt.Errorf("publish message %q to %q: %w", m[i].ID, m[i].Topic, err)
+			b.errs[i] = fmt.Errorf("publish message %d of %d to %q: %w", i+1, len(m), m[i].Topic, err)
 		}
 	}
 	return &broker.PublishError{Errs: b.errs}

@@ -1,4 +1,4 @@
-// Command sekali: see https://github.com/sekali/sekali.
+// Command sekali: demo, migrate, deadletters; see sekali --help.
 package main
 
 import (

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/sekali/sekali/internal/dburl"
@@ -73,7 +74,13 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters())
+	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters(), a.command(
+		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs},
+		func(context.Context, []string) error {
+			_, err := fmt.Fprintln(a.stdout, "sekali version "+version())
+			return err
+		},
+	))
 	return root
 }
 
@@ -128,11 +135,14 @@ func oneLine(err error) string {
 	if schema := (*store.SchemaError)(nil); errors.As(err, &schema) && schema.SQL != "" {
 		text = strings.ReplaceAll(text, "\n"+schema.SQL, "")
 	}
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
+	var lines []string
+	for line := range strings.Lines(text) {
+		// A driver that tried twice says the same thing twice.
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
-	return plain(strings.Join(lines, "; "))
+	return plain(strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": "))
 }
 
 func version() string {

@@ -68,6 +68,8 @@ func TestBadInputIsOneLineWithThingCauseAndMend(t *testing.T) {
 		{"an argument too many", []string{"demo", "now"}, 2, []string{"now"}},
 		{"no database", []string{"migrate", "up"}, 2, []string{"--database", "SEKALI_DATABASE_URL"}},
 		{"no dialect", []string{"migrate", "print"}, 2, []string{"--dialect", "postgres, mysql or sqlite"}},
+		{"a reason that is none", []string{"deadletters", "list", "--reason", "boom", "--database", "sqlite:" + file}, 2, []string{`"boom"`, "exhausted"}},
+		{"no ID", []string{"deadletters", "show"}, 2, []string{"deadletters list"}},
 		{"an ID that is no number", []string{"deadletters", "show", "first", "--database", "sqlite:" + file}, 2, []string{`"first"`}},
 		{"a limit of nothing", []string{"deadletters", "list", "--limit", "0", "--database", "sqlite:" + file}, 2, []string{"--limit 0"}},
 		{"an SQLite URL without a file", []string{"migrate", "up", "--database", "sqlite:"}, 2, []string{"names no file"}},
@@ -298,7 +300,7 @@ func TestTheDemoIsExactWithoutSetUp(t *testing.T) {
 func TestTheDemosTableNamesEachConsumerAndItsVerdict(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	r := run(t, "demo", "--orders", "100", "--crashes", "1", "--seed", "7", "--keep")
-	for _, want := range []string{"100 orders, 20 of them sent twice", "killed once", "Seed: 7", "stock-service", "exact", "TOO MANY", "Kept: folder"} {
+	for _, want := range []string{"100 orders, 20 of them sent twice", "killed once", "Seed: 7", "stock-service", "exact", "TOO MANY", "Kept: the shop"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("the table does not say %q:\n%s%s", want, r.stdout, r.stderr)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ func (a *app) deadletters() *cobra.Command {
 	list.Flags().StringVar((*string)(&f.Reason), "reason", "", "only those of this reason: exhausted, permanent, no-key, conflict, survived")
 	list.Flags().IntVar(&f.Limit, "limit", deadletter.DefaultLimit, "how many at most")
 	list.Flags().Int64Var(&f.Before, "before", 0, "only IDs below this one: the next page")
-	show := &cobra.Command{Use: "show ID", Short: "Show one dead letter with its headers and body", Args: cobra.ExactArgs(1)}
+	show := &cobra.Command{Use: "show ID", Short: "Show one dead letter with its headers and body", Args: oneID}
 	for _, c := range []*cobra.Command{list, show} {
 		a.databaseFlag(c)
 		a.outputFlag(c)
@@ -33,6 +34,18 @@ func (a *app) deadletters() *cobra.Command {
 		a.command(list, func(ctx context.Context, _ []string) error { return a.listLetters(ctx, f) }),
 		a.command(show, func(ctx context.Context, args []string) error { return a.showLetter(ctx, args[0]) }),
 	)
+}
+
+func oneID(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("name the ID of one dead letter: see sekali deadletters list")
+	}
+	return nil
+}
+
+// reasons are all reasons there are.
+var reasons = []deadletter.Reason{
+	deadletter.Exhausted, deadletter.Permanent, deadletter.NoKey, deadletter.Conflict, deadletter.Survived,
 }
 
 // letters calls work with the database's dead letters.
@@ -48,6 +61,9 @@ func (a *app) letters(ctx context.Context, work func(deadletter.Queue) error) er
 func (a *app) listLetters(ctx context.Context, f deadletter.Filter) error {
 	if f.Limit < 1 {
 		return usagef("--limit %d: use 1 or more", f.Limit)
+	}
+	if f.Reason != "" && !slices.Contains(reasons, f.Reason) {
+		return usagef("--reason %q: use one of %v", f.Reason, reasons)
 	}
 	if f.Before < 0 {
 		return usagef("--before %d: use an ID from a list", f.Before)
@@ -66,11 +82,16 @@ func (a *app) listLetters(ctx context.Context, f deadletter.Filter) error {
 			}
 			return writeJSON(a.stdout, list)
 		}
+		if len(letters) == 0 {
+			fmt.Fprintln(a.stderr, "no dead letters")
+			return nil
+		}
 		rows := [][]string{{"ID", "CONSUMER", "KEY", "REASON", "STATUS", "ATTEMPTS", "COPIES", "LAST (UTC)", "ERROR"}}
 		for _, l := range letters {
+			text, _, _ := strings.Cut(l.Error, "\n")
 			rows = append(rows, []string{
 				strconv.FormatInt(l.ID, 10), plain(l.Consumer), short(l.Key, 40), string(l.Reason), string(l.Status),
-				strconv.Itoa(l.Attempts), strconv.Itoa(l.Copies), l.LastAt.UTC().Format(time.DateTime), short(l.Error, 60),
+				strconv.Itoa(l.Attempts), strconv.Itoa(l.Copies), l.LastAt.UTC().Format(time.DateTime), short(text, 60),
 			})
 		}
 		return writeTable(a.stdout, rows)

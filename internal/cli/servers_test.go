@@ -3,12 +3,27 @@
 package cli_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/sekali/sekali/internal/dbtest"
 	"github.com/sekali/sekali/internal/natstest"
 )
+
+func TestMigrateIntoASchemaThatIsNotThereSaysSo(t *testing.T) {
+	u, err := url.Parse(dbtest.Postgres(t, dbtest.Empty()).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("search_path", "no_such_schema")
+	u.RawQuery = q.Encode()
+	r := run(t, "migrate", "up", "--database", u.String())
+	if r.status != 1 || strings.Count(r.stderr, "\n") != 1 || !strings.Contains(r.stderr, "CREATE SCHEMA") {
+		t.Errorf("status %d, %q", r.status, r.stderr)
+	}
+}
 
 func TestTheDemoIsExactOnServers(t *testing.T) {
 	for name, open := range map[string]func(testing.TB, ...dbtest.Option) *dbtest.DB{

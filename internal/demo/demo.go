@@ -8,12 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/sekali/sekali/internal/dburl"
 )
 
 // childEnv is set for the demo's own child processes.
@@ -51,7 +48,7 @@ func Play(ctx context.Context, cfg Config) (_ *Report, err error) {
 	tidy, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer done()
 	defer func() {
-		if !cfg.Keep {
+		if !cfg.Keep || cfg.Database != "" && cfg.Broker != "" {
 			_ = os.RemoveAll(folder)
 		}
 	}()
@@ -73,8 +70,7 @@ func Play(ctx context.Context, cfg Config) (_ *Report, err error) {
 	}
 	report, err := newReport(ctx, cfg, p, s, runners)
 	if err == nil && cfg.Keep {
-		report.Folder = folder
-		report.Kept = []string{"folder " + filepath.Clean(folder), "stream " + orders.name, "database " + dburl.Redact(s.url)}
+		report.keep(cfg, folder, s, orders)
 	}
 	return report, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/sekali/sekali/broker/natsbroker"
@@ -20,7 +21,6 @@ type Report struct {
 	Seed      uint64           `json:"seed"`
 	Database  string           `json:"database"`
 	Broker    string           `json:"broker"`
-	Folder    string           `json:"folder,omitempty"`
 	Kept      []string         `json:"kept,omitempty"`
 	Consumers []ConsumerReport `json:"consumers"`
 }
@@ -75,10 +75,23 @@ func newReport(ctx context.Context, cfg Config, p plan, s *shop, runners []*runn
 	return report, nil
 }
 
+// keep notes what the demo leaves behind, and how to look at it.
+func (r *Report) keep(cfg Config, folder string, s *shop, orders *stream) {
+	r.Kept = append(r.Kept, "the shop: sekali deadletters list --database '"+dburl.Redact(s.url)+"'; tables stock, shipments, naive_stock, processed_messages")
+	if cfg.Broker != "" {
+		r.Kept = append(r.Kept, "the stream "+orders.name)
+	} else {
+		r.Kept = append(r.Kept, "the stream "+orders.name+": nats-server -js -sd "+filepath.Join(folder, "jetstream"))
+	}
+}
+
 // WriteTable writes the report for people.
 func (r *Report) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "%s orders, %s of them sent twice; each consumer killed %s between a commit and its acknowledgement.\n",
-		thousands(r.Orders), thousands(r.SentTwice), howOften(r.Crashes))
+	killed := "no consumer was killed."
+	if r.Crashes > 0 {
+		killed = "each consumer killed " + howOften(r.Crashes) + " between a commit and its acknowledgement."
+	}
+	fmt.Fprintf(w, "%s orders, %s of them sent twice; %s\n", thousands(r.Orders), thousands(r.SentTwice), killed)
 	fmt.Fprintf(w, "Database: %s. Broker: %s. Seed: %d.\n\n", r.Database, r.Broker, r.Seed)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "consumer\tdelivered\tprocessed\tduplicates skipped\tredelivered\texpected effect\tfound effect\tmessages/s\tverdict\t")
@@ -114,7 +127,9 @@ func (r *Report) summary() string {
 	if !r.OK {
 		return "An idempotent consumer's effect is NOT exact. That must never be: please report it with the seed above."
 	}
-	text := "Effects are counted in the database: pieces taken from stock, and parcels shipped. Both idempotent consumers did each order exactly once."
+	text := "Effects are counted in the database: pieces taken from stock, and parcels shipped. Both idempotent consumers did each order exactly once.\n" +
+		"Of what is delivered, duplicates are orders that the producer sent twice and messages that a killed consumer had committed; what it had in hand\n" +
+		"and had not begun is delivered once more, and counted in neither column."
 	for _, c := range r.Consumers {
 		if !c.Idempotent && !c.Exact {
 			text += fmt.Sprintf("\nThe naive consumer got the same messages and took %s pieces instead of %s from stock.", thousands(c.Found), thousands(c.Expected))
@@ -125,8 +140,6 @@ func (r *Report) summary() string {
 
 func howOften(n int) string {
 	switch n {
-	case 0:
-		return "never"
 	case 1:
 		return "once"
 	case 2:

@@ -16,8 +16,18 @@ import (
 // ErrStoreEnds is the error of Commit and Rollback on a transaction from
 // Begin: the store ends it, after the handler has returned. The transaction
 // goes on as if the call had not been made. To undo a part of the work, use
-// tx.Begin, which makes a savepoint; to undo all of it, return an error.
-var ErrStoreEnds = errors.New("this transaction is not the handler's to end: Sekali commits it when the handler returns nil, and rolls it back when it returns an error")
+// tx.Begin, which makes a savepoint; to undo all of it, return an error. A
+// handler that returns it fails for good: its message becomes a dead letter at
+// once, for further attempts would do the same.
+var ErrStoreEnds error = storeEnds{}
+
+type storeEnds struct{}
+
+func (storeEnds) Error() string {
+	return "this transaction is not the handler's to end: Sekali commits it when the handler returns nil, and rolls it back when it returns an error"
+}
+
+func (storeEnds) Permanent() bool { return true }
 
 // errVanishing is of ClassConflict.
 var errVanishing = errors.New("keys of the claim kept vanishing while their fingerprints were read")

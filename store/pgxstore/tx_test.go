@@ -21,6 +21,9 @@ func TestAHandlersOwnCommitAndRollbackAreRefusedAndDoNothing(t *testing.T) {
 	tx := begin(t, s, claimOf("k"), store.Fresh)
 	mustExec(t, tx, sell)
 	wantError(t, tx.Commit(ctx), pgxstore.ErrStoreEnds)
+	if p, ok := pgxstore.ErrStoreEnds.(interface{ Permanent() bool }); !ok || !p.Permanent() {
+		t.Error("a handler that returns it is tried again")
+	}
 	wantError(t, tx.Rollback(ctx), pgxstore.ErrStoreEnds)
 	mustExec(t, tx, sell)
 	commit(t, s, tx)

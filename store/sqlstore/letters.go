@@ -67,6 +67,12 @@ func (l letters) Put(ctx context.Context, letter deadletter.Letter) error {
 	return nil
 }
 
+// Check implements deadletter.Checker: the table and its columns are there.
+func (l letters) Check(ctx context.Context) error {
+	_, err := l.List(ctx, deadletter.Filter{Limit: 1})
+	return err
+}
+
 // List implements deadletter.Queue. The letters come whole, with their bodies.
 func (l letters) List(ctx context.Context, f deadletter.Filter) ([]deadletter.Letter, error) {
 	const doing = "list dead letters"

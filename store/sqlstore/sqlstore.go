@@ -1,7 +1,13 @@
 // Package sqlstore is the store for database/sql: its transactions are
 // *sql.Tx.
 //
-//	stock := sekali.NewInbox(sqlstore.New(db, mysql.Dialect), "stock-service")
+//	db, err := sql.Open("sqlite", "file:shop.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
+//	stock := sekali.NewInbox(sqlstore.New(db, sqlite.Dialect), "stock-service")
+//
+// The driver is "sqlite" for modernc.org/sqlite, "mysql" for
+// github.com/go-sql-driver/mysql, and "pgx" for github.com/jackc/pgx/v5/stdlib.
+// New, its options and a dialect are all that users need; the other names here
+// are for those who write a dialect.
 //
 // The dialects are in the packages postgres, mysql (MariaDB too) and sqlite
 // below this one; each imports one driver, this package none.
