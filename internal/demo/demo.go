@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -52,6 +53,11 @@ func Play(ctx context.Context, cfg Config) (_ *Report, err error) {
 			_ = os.RemoveAll(folder)
 		}
 	}()
+	defer func() {
+		if err != nil {
+			err = explain(err, folder)
+		}
+	}()
 	p := newPlan(cfg)
 	s, err := openShop(ctx, cfg.Database, run, folder)
 	if err != nil {
@@ -73,6 +79,18 @@ func Play(ctx context.Context, cfg Config) (_ *Report, err error) {
 		report.keep(cfg, folder, s, orders)
 	}
 	return report, err
+}
+
+// explain adds to an error that the demo's folder cannot be written to, if
+// that is so: broker and database say it in words of their own, or time out.
+func explain(err error, folder string) error {
+	probe := filepath.Join(folder, "probe")
+	full := os.WriteFile(probe, make([]byte, 1<<20), 0o600)
+	_ = os.Remove(probe)
+	if full == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w: free space there, or set TMPDIR to a folder that has some", full, err)
 }
 
 // serve publishes the orders and runs the consumers until all is done.
@@ -142,7 +160,7 @@ func watch(ctx context.Context, cfg Config, p plan, orders *stream, runners []*r
 		said, done, trouble := 0, 0, ""
 		for _, r := range runners {
 			c := r.snapshot()
-			said += c.delivered + c.processed + c.duplicates + c.crashes
+			said += c.processed + c.duplicates + c.crashes
 			done += min(c.processed+c.duplicates, len(p.sending))
 			if c.trouble != "" {
 				trouble = r.task.Service + ": " + c.trouble

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -49,5 +50,17 @@ func TestAConsumerThatCannotStartIsNamedWithItsReason(t *testing.T) {
 	_, err := Play(t.Context(), Config{Orders: 10, Seed: 1, Command: []string{"/bin/sh", "-c", "echo no beans >&2; exit 3"}})
 	if err == nil || !strings.Contains(err.Error(), "no beans") || !strings.Contains(err.Error(), "-service") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestAFolderThatIsFullIsNamedAsTheCause(t *testing.T) {
+	gone := t.TempDir() + "/not-there"
+	hidden := errors.New("the server did not confirm in time")
+	err := explain(hidden, gone)
+	if !errors.Is(err, hidden) || !strings.Contains(err.Error(), gone) || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := explain(hidden, t.TempDir()); !errors.Is(err, hidden) || strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("a folder that is not full is blamed: %v", err)
 	}
 }
