@@ -17,6 +17,7 @@ import (
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/internal/faulty"
 	"github.com/sekali/sekali/internal/memstore"
 	"github.com/sekali/sekali/store"
 	"go.uber.org/goleak"
@@ -174,48 +175,6 @@ func kind(k sekali.EventKind) func(sekali.Event) bool {
 	return func(e sekali.Event) bool { return e.Kind == k }
 }
 
-// hooked is a memory store whose operations a test can make fail.
-type hooked struct {
-	*memstore.Store
-	check        func() error
-	begin        func(c store.Claim) error
-	commitBefore func() error
-	commitAfter  func() error
-	rollback     func() error
-}
-
-func call(f func() error) error {
-	if f == nil {
-		return nil
-	}
-	return f()
-}
-
-func (h *hooked) Check(context.Context) error { return call(h.check) }
-
-func (h *hooked) Begin(ctx context.Context, c store.Claim) (*memstore.Tx, []store.State, error) {
-	if h.begin != nil {
-		if err := h.begin(c); err != nil {
-			return nil, nil, err
-		}
-	}
-	return h.Store.Begin(ctx, c)
-}
-
-func (h *hooked) Commit(ctx context.Context, tx *memstore.Tx) error {
-	if err := call(h.commitBefore); err != nil {
-		return errors.Join(err, h.Rollback(ctx, tx))
-	}
-	if err := h.Store.Commit(ctx, tx); err != nil {
-		return err
-	}
-	return call(h.commitAfter)
-}
-
-func (h *hooked) Rollback(ctx context.Context, tx *memstore.Tx) error {
-	return errors.Join(h.Store.Rollback(ctx, tx), call(h.rollback))
-}
-
 // times returns a hook that fails n times.
 func times(n int, err error) func() error {
 	var mu sync.Mutex
@@ -234,7 +193,8 @@ func times(n int, err error) func() error {
 type rig struct {
 	t      *testing.T
 	source *script
-	store  *hooked
+	memory *memstore.Store
+	store  *faulty.Store[*memstore.Tx] // before memory
 	events *events
 	stop   func() error // ends Run and returns its error
 }
@@ -250,7 +210,8 @@ func sell(_ context.Context, tx *memstore.Tx, m *sekali.Message) error {
 
 func start(t *testing.T, options ...configure) *rig {
 	t.Helper()
-	r := &rig{t: t, source: newScript(), store: &hooked{Store: memstore.New()}, events: newEvents()}
+	r := &rig{t: t, source: newScript(), memory: memstore.New(), events: newEvents()}
+	r.store = faulty.NewStore(r.memory)
 	cfg := sekali.Config[*memstore.Tx]{
 		Name: "stock-service", Source: r.source, Store: r.store, Key: sekali.MessageID(), Handle: sell,
 		Backoff: sekali.Backoff{Initial: time.Microsecond, Max: time.Millisecond}, Observer: r.events,
@@ -287,7 +248,7 @@ func (r *rig) finish() {
 	if err := r.stop(); err != nil {
 		r.t.Errorf("Run returned %v", err)
 	}
-	if n := r.store.Open(); n != 0 {
+	if n := r.memory.Open(); n != 0 {
 		r.t.Errorf("%d transactions are still open", n)
 	}
 	if r.source.closed == 0 {
@@ -297,7 +258,7 @@ func (r *rig) finish() {
 
 func (r *rig) letters() []deadletter.Letter {
 	r.t.Helper()
-	letters, err := r.store.DeadLetters().List(context.Background(), deadletter.Filter{})
+	letters, err := r.memory.DeadLetters().List(context.Background(), deadletter.Filter{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -316,7 +277,7 @@ func (r *rig) onlyLetter() deadletter.Letter {
 
 func (r *rig) wantCounter(name string, want int) {
 	r.t.Helper()
-	if got := r.store.Counter(name); got != want {
+	if got := r.memory.Counter(name); got != want {
 		r.t.Errorf("%s is %d, want %d", name, got, want)
 	}
 }
@@ -332,7 +293,7 @@ func TestAMessageIsAcknowledgedAfterItsCommit(t *testing.T) {
 	r := start(t, func(_ *sekali.Config[*memstore.Tx], r *rig) {
 		r.source.settle = func(batch []broker.Settlement) error {
 			for _, s := range batch {
-				if n := r.store.Counter("sold " + s.Delivery.Message.ID); n != 1 {
+				if n := r.memory.Counter("sold " + s.Delivery.Message.ID); n != 1 {
 					t.Errorf("%s was settled with an effect of %d", s.Delivery.Message.ID, n)
 				}
 			}
@@ -414,8 +375,8 @@ func TestAPoisonMessageBecomesADeadLetterAndOthersGoOn(t *testing.T) {
 		string(l.Message.Body) != "body of poison" || !strings.Contains(l.Error, "bad \x00 order") {
 		t.Errorf("the letter is %+v", l)
 	}
-	if r.store.Keys() != 2 {
-		t.Errorf("%d keys are recorded, want 2: none for an open letter", r.store.Keys())
+	if r.memory.Keys() != 2 {
+		t.Errorf("%d keys are recorded, want 2: none for an open letter", r.memory.Keys())
 	}
 }
 
@@ -455,42 +416,34 @@ func TestWhatIsNotTheMessagesFaultDoesNotCount(t *testing.T) {
 	unavailable := fmt.Errorf("dial: %w", store.ErrUnavailable)
 	unknown := fmt.Errorf("commit: %w", store.ErrCommitUnknown)
 	cases := map[string]struct {
-		set     func(h *hooked)
+		set     func(s *faulty.Store[*memstore.Tx])
 		handler func(n int) error // nil: it works
 		outcome sekali.Outcome
 		calls   int
 	}{
-		"the database is down at the claim": {func(h *hooked) {
-			f := times(4, unavailable)
-			h.begin = func(store.Claim) error { return f() }
-		}, nil, sekali.Processed, 1},
+		"the database is down at the claim": {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Begin, 4, unavailable) }, nil, sekali.Processed, 1},
 		"the database goes down in the handler": {nil, func(n int) error {
 			if n < 5 {
 				return unavailable
 			}
 			return nil
 		}, sekali.Processed, 5},
-		"only the rollback tells that the connection is lost": {func(h *hooked) {
-			h.rollback = times(4, unavailable)
-		}, func(n int) error {
+		"only the rollback tells that the connection is lost": {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Rollback, 4, unavailable) }, func(n int) error {
 			if n < 5 {
 				return errors.New("EOF")
 			}
 			return nil
 		}, sekali.Processed, 5},
-		"others get in the way at the claim": {func(h *hooked) {
-			f := times(12, memstore.ErrBusy)
-			h.begin = func(store.Claim) error { return f() }
-		}, nil, sekali.Processed, 1},
+		"others get in the way at the claim": {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Begin, 12, memstore.ErrBusy) }, nil, sekali.Processed, 1},
 		"others get in the way in the handler": {nil, func(n int) error {
 			if n < 12 {
 				return sekali.Permanent(memstore.ErrBusy)
 			}
 			return nil
 		}, sekali.Processed, 12},
-		"others get in the way at the commit":         {func(h *hooked) { h.commitBefore = times(12, memstore.ErrBusy) }, nil, sekali.Processed, 13},
-		"the commit happened and its answer was lost": {func(h *hooked) { h.commitAfter = times(1, unknown) }, nil, sekali.Duplicate, 1},
-		"the commit did not happen and nobody knows":  {func(h *hooked) { h.commitBefore = times(4, unknown) }, nil, sekali.Processed, 5},
+		"others get in the way at the commit":         {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Commit, 12, memstore.ErrBusy) }, nil, sekali.Processed, 13},
+		"the commit happened and its answer was lost": {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.CommitAfter, 1, unknown) }, nil, sekali.Duplicate, 1},
+		"the commit did not happen and nobody knows":  {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Commit, 4, unknown) }, nil, sekali.Processed, 5},
 		"the handler asks to come later": {nil, func(n int) error {
 			if n < 5 {
 				return fmt.Errorf("the courier is busy: %w", sekali.RetryAfter(errors.New("503"), time.Millisecond))
@@ -544,10 +497,10 @@ func TestConflictsCountAsAnAttemptWhenTheyDoNotEnd(t *testing.T) {
 }
 
 func TestAClaimThatSurvivedItsRollbackIsADeadLetterAndNeverADuplicate(t *testing.T) {
-	for name, set := range map[string]func(h *hooked){
-		"seen at the rollback": func(h *hooked) { h.rollback = times(1, store.ErrKeySurvived) },
-		"seen at the commit": func(h *hooked) {
-			h.commitBefore = times(1, errors.Join(store.ErrTransactionLost, store.ErrKeySurvived))
+	for name, set := range map[string]func(s *faulty.Store[*memstore.Tx]){
+		"seen at the rollback": func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Rollback, 1, store.ErrKeySurvived) },
+		"seen at the commit": func(s *faulty.Store[*memstore.Tx]) {
+			s.Fail(faulty.Commit, 1, errors.Join(store.ErrTransactionLost, store.ErrKeySurvived))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -569,32 +522,23 @@ func TestAClaimThatSurvivedItsRollbackIsADeadLetterAndNeverADuplicate(t *testing
 	}
 }
 
-// brokenSink fails as often as its hook says.
-type brokenSink struct {
-	deadletter.Queue
-	fail func() error
-}
-
-func (s brokenSink) Put(ctx context.Context, l deadletter.Letter) error {
-	if err := s.fail(); err != nil {
-		return err
-	}
-	return s.Queue.Put(ctx, l)
-}
-
 func TestNothingIsAcknowledgedWhileItsDeadLetterCannotBeWritten(t *testing.T) {
 	calls := 0
 	r := start(t, handle(func(context.Context, *memstore.Tx, *sekali.Message) error {
 		calls++
 		return sekali.Permanent(errors.New("no"))
 	}), func(c *sekali.Config[*memstore.Tx], r *rig) {
-		fail := times(3, errors.New("disk full"))
-		c.DeadLetters = brokenSink{r.store.DeadLetters(), func() error {
+		sink := faulty.NewSink(r.memory.DeadLetters())
+		sink.At(faulty.Put, func(call int) error {
 			if told := r.source.told("a"); told != "" {
 				t.Errorf("the broker was told %q before the letter was written", told)
 			}
-			return fail()
-		}}
+			if call <= 3 {
+				return errors.New("disk full")
+			}
+			return nil
+		})
+		c.DeadLetters = sink
 	})
 	r.source.push("a")
 	r.events.wait(t, 1, kind(sekali.DeadLettered))
@@ -785,13 +729,12 @@ func TestAMessageThatWaitsForItsNextAttemptIsGivenBackAtAStop(t *testing.T) {
 func TestTheStoreIsCheckedBeforeAnythingIsReceived(t *testing.T) {
 	schema := &store.SchemaError{Table: "processed_messages", Cause: "it is not there", Mend: "run sekali migrate up"}
 	r := start(t, func(_ *sekali.Config[*memstore.Tx], r *rig) {
-		down := times(3, store.ErrUnavailable)
-		r.store.check = func() error {
-			if err := down(); err != nil {
-				return err
+		r.store.At(faulty.Check, func(call int) error {
+			if call <= 3 {
+				return store.ErrUnavailable
 			}
 			return schema
-		}
+		})
 	})
 	r.source.push("a")
 	r.events.wait(t, 3, kind(sekali.CheckFailed))

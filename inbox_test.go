@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sekali/sekali"
+	"github.com/sekali/sekali/internal/faulty"
 	"github.com/sekali/sekali/internal/memstore"
 	"github.com/sekali/sekali/store"
 )
@@ -93,28 +94,28 @@ func TestProcessRollsBackAndLetsAPanicAndAGoexitPass(t *testing.T) {
 func TestProcessRunsTheWholeAgainWhenItMust(t *testing.T) {
 	unknown := fmt.Errorf("commit: %w", store.ErrCommitUnknown)
 	cases := map[string]struct {
-		set     func(h *hooked)
+		set     func(s *faulty.Store[*memstore.Tx])
 		outcome sekali.Outcome
 	}{
-		"others got in the way":                    {func(h *hooked) { h.commitBefore = times(5, memstore.ErrBusy) }, sekali.Processed},
-		"the commit happened, its answer was lost": {func(h *hooked) { h.commitAfter = times(1, unknown) }, sekali.Duplicate},
-		"the commit did not happen":                {func(h *hooked) { h.commitBefore = times(1, unknown) }, sekali.Processed},
-		"the database is away after a lost answer": {func(h *hooked) {
-			h.commitAfter = times(1, unknown)
-			n := 0
-			h.begin = func(store.Claim) error {
-				if n++; n == 2 {
+		"others got in the way":                    {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Commit, 5, memstore.ErrBusy) }, sekali.Processed},
+		"the commit happened, its answer was lost": {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.CommitAfter, 1, unknown) }, sekali.Duplicate},
+		"the commit did not happen":                {func(s *faulty.Store[*memstore.Tx]) { s.Fail(faulty.Commit, 1, unknown) }, sekali.Processed},
+		"the database is away after a lost answer": {func(s *faulty.Store[*memstore.Tx]) {
+			s.Fail(faulty.CommitAfter, 1, unknown)
+			s.At(faulty.Begin, func(call int) error {
+				if call == 2 {
 					return store.ErrUnavailable
 				}
 				return nil
-			}
+			})
 		}, sekali.Duplicate},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := &hooked{Store: memstore.New()}
-			c.set(h)
-			outcome, err := sekali.NewInbox(h, "stock-service").Process(context.Background(), "k", sold(1))
+			h := memstore.New()
+			s := faulty.NewStore(h)
+			c.set(s)
+			outcome, err := sekali.NewInbox(s, "stock-service").Process(context.Background(), "k", sold(1))
 			if err != nil || outcome != c.outcome || h.Counter("sold") != 1 || h.Keys() != 1 {
 				t.Errorf("%s, %v with %d sold and %d keys", outcome, err, h.Counter("sold"), h.Keys())
 			}
@@ -123,17 +124,19 @@ func TestProcessRunsTheWholeAgainWhenItMust(t *testing.T) {
 }
 
 func TestProcessLeavesAnOutageToItsCaller(t *testing.T) {
-	h := &hooked{Store: memstore.New(), begin: func(store.Claim) error { return store.ErrUnavailable }}
-	if _, err := sekali.NewInbox(h, "n").Process(context.Background(), "k", sold(1)); !errors.Is(err, store.ErrUnavailable) {
+	s := faulty.NewStore(memstore.New())
+	s.Fail(faulty.Begin, 1, store.ErrUnavailable)
+	if _, err := sekali.NewInbox(s, "n").Process(context.Background(), "k", sold(1)); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
 func TestACancelledContextIsNeverSuccess(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := &hooked{Store: memstore.New()}
-	h.commitBefore = func() error { cancel(); return memstore.ErrBusy }
-	outcome, err := sekali.NewInbox(h, "n").Process(ctx, "k", sold(1))
+	h := memstore.New()
+	s := faulty.NewStore(h)
+	s.At(faulty.Commit, func(int) error { cancel(); return memstore.ErrBusy })
+	outcome, err := sekali.NewInbox(s, "n").Process(ctx, "k", sold(1))
 	if outcome != 0 || !errors.Is(err, context.Canceled) || h.Counter("sold") != 0 {
 		t.Errorf("%s, %v with %d sold", outcome, err, h.Counter("sold"))
 	}
