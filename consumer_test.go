@@ -164,11 +164,23 @@ func (e *events) wait(t *testing.T, n int, match func(sekali.Event) bool) {
 		select {
 		case <-more:
 		case <-deadline:
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			t.Fatalf("waited in vain for %d events; these came: %v", n, e.all)
+			t.Fatalf("waited in vain for %d events, %d came. %s", n, e.count(match), e.summary())
 		}
 	}
+}
+
+// summary tells how many events of each kind came, and what the last errors were.
+func (e *events) summary() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kinds, errs := map[string]int{}, []string{}
+	for _, x := range e.all {
+		kinds[x.Kind.String()]++
+		if x.Err != nil {
+			errs = append(errs, x.Kind.String()+": "+x.Err.Error())
+		}
+	}
+	return fmt.Sprintf("Events: %v. Last errors: %q", kinds, errs[max(0, len(errs)-5):])
 }
 
 func kind(k sekali.EventKind) func(sekali.Event) bool {

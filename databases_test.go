@@ -161,7 +161,7 @@ type running struct {
 
 func (s stack[Tx]) consume(t *testing.T, o orders, h sekali.Handler[Tx], options ...func(*sekali.Config[Tx])) running {
 	t.Helper()
-	source, err := natsbroker.NewSource(o.js, natsbroker.SourceConfig{Stream: o.name, Consumer: "stock-service"})
+	source, err := natsbroker.NewSource(o.js, natsbroker.SourceConfig{Stream: o.name, Consumer: "stock-service", AckWait: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/internal/dbtest"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/internal/faulty"
 	"github.com/sekali/sekali/internal/natstest"
-	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
 	"github.com/sekali/sekali/store/sqlstore"
 	"github.com/sekali/sekali/store/sqlstore/mysql"
@@ -81,7 +81,9 @@ func throughProxy(t *testing.T, db *dbtest.DB) (*faulty.Proxy, string) {
 	return proxy, u.String()
 }
 
-func TestAHundredLostAnswersToCommitLeaveCountersExact(t *testing.T) {
+// overProxies runs a test for each store whose database is behind a proxy.
+// commit is what its COMMIT looks like on the wire.
+func overProxies(t *testing.T, pgxTest func(*testing.T, wired[pgx.Tx]), sqlTest func(*testing.T, wired[*sql.Tx])) {
 	t.Run("PostgreSQL with pgx", func(t *testing.T) {
 		db := dbtest.Postgres(t)
 		proxy, through := throughProxy(t, db)
@@ -90,11 +92,11 @@ func TestAHundredLostAnswersToCommitLeaveCountersExact(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		lostCommits(t, db, proxy, "COMMIT", pgxstore.New(pool), execPgx)
+		pgxTest(t, wired[pgx.Tx]{stack[pgx.Tx]{db: db, store: pgxstore.New(pool), exec: execPgx, nats: natstest.RealURL(t)}, proxy, "COMMIT"})
 	})
 	for name, c := range map[string]struct {
-		open    func(testing.TB, ...dbtest.Option) *dbtest.DB
-		pattern string
+		open   func(testing.TB, ...dbtest.Option) *dbtest.DB
+		commit string
 	}{
 		"PostgreSQL with database/sql": {dbtest.Postgres, "commit"},
 		"MariaDB":                      {dbtest.MySQL, "COMMIT"},
@@ -107,26 +109,78 @@ func TestAHundredLostAnswersToCommitLeaveCountersExact(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = client.Close() })
-			lostCommits(t, db, proxy, c.pattern, sqlstore.New(client.SQL, client.Dialect()), execSQL)
+			s := sqlstore.New(client.SQL, client.Dialect())
+			sqlTest(t, wired[*sql.Tx]{stack[*sql.Tx]{db: db, store: s, exec: execSQL, nats: natstest.RealURL(t)}, proxy, c.commit})
 		})
 	}
 }
 
-func lostCommits[Tx any](t *testing.T, db *dbtest.DB, proxy *faulty.Proxy, pattern string, s store.Store[Tx],
-	exec func(context.Context, Tx, string) error,
-) {
+// wired is a stack whose store reaches its database through a proxy.
+type wired[Tx any] struct {
+	stack[Tx]
+	proxy  *faulty.Proxy
+	commit string
+}
+
+func TestAHundredLostAnswersToCommitLeaveCountersExact(t *testing.T) {
+	overProxies(t, lostCommits[pgx.Tx], lostCommits[*sql.Tx])
+}
+
+func TestConnectionsThatBreakAtAnyMomentLeaveEffectsExact(t *testing.T) {
+	overProxies(t, brokenWires[pgx.Tx], brokenWires[*sql.Tx])
+}
+
+// brokenWires: a consumer works on while its connections to the database and
+// to the broker are cut, again and again, wherever they are.
+func brokenWires[Tx any](t *testing.T, s wired[Tx]) {
+	const messages, cuts = 300, 40
+	if _, err := s.db.SQL.Exec(`CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.SQL.Exec(`INSERT INTO stock VALUES ('KOPI-250', 100000)`); err != nil {
+		t.Fatal(err)
+	}
+	o := s.orders(t)
+	for i := range messages {
+		o.publish(fmt.Sprint("order-", i))
+	}
+	wire := natstest.Connect(t, s.nats)
+	js, err := jetstream.New(wire.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.consume(t, orders{t, js, o.name}, s.sell, func(c *sekali.Config[Tx]) { c.MaxAttempts = 2 })
+	for i := range cuts {
+		// After some more work, in the middle of whatever goes on then.
+		r.events.wait(t, min(messages, 1+i*messages/cuts), kind(sekali.Finished))
+		s.proxy.Cut()
+		if i%4 == 0 {
+			wire.Cut()
+		}
+	}
+	r.events.wait(t, messages, kind(sekali.Finished))
+	o.waitAcknowledged()
+	r.stop()
+	s.want(t, messages, messages)
+	if n := s.number(t, `SELECT COUNT(*) FROM dead_letters`); n != 0 {
+		t.Errorf("%d messages became dead letters for a broken connection", n)
+	}
+}
+
+// lostCommits: the database commits, and nobody hears of it.
+func lostCommits[Tx any](t *testing.T, s wired[Tx]) {
 	const lost, all = 100, 150
 	for _, statement := range []string{`CREATE TABLE stock (quantity BIGINT NOT NULL)`, `INSERT INTO stock VALUES (0)`} {
-		if _, err := db.SQL.Exec(statement); err != nil {
+		if _, err := s.db.SQL.Exec(statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	rule := proxy.DropAnswer(pattern, lost)
-	inbox := sekali.NewInbox(s, "stock-service")
+	rule := s.proxy.DropAnswer(s.commit, lost)
+	inbox := sekali.NewInbox(s.store, "stock-service")
 	outcomes := map[sekali.Outcome]int{}
 	for i := range all {
 		outcome, err := inbox.Process(t.Context(), fmt.Sprint("order-", i), func(ctx context.Context, tx Tx) error {
-			return exec(ctx, tx, `UPDATE stock SET quantity = quantity + 1`)
+			return s.exec(ctx, tx, `UPDATE stock SET quantity = quantity + 1`)
 		})
 		if err != nil {
 			t.Fatalf("message %d: %v", i, err)
@@ -134,7 +188,7 @@ func lostCommits[Tx any](t *testing.T, db *dbtest.DB, proxy *faulty.Proxy, patte
 		outcomes[outcome]++
 	}
 	var sold, keys int
-	if err := db.SQL.QueryRow(`SELECT (SELECT quantity FROM stock), (SELECT COUNT(*) FROM processed_messages)`).Scan(&sold, &keys); err != nil {
+	if err := s.db.SQL.QueryRow(`SELECT (SELECT quantity FROM stock), (SELECT COUNT(*) FROM processed_messages)`).Scan(&sold, &keys); err != nil {
 		t.Fatal(err)
 	}
 	if sold != all || keys != all || rule.Fired() != lost {

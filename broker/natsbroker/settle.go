@@ -20,6 +20,10 @@ var (
 	ackProgress = []byte("+WPI")
 )
 
+// confirmIn is how long a confirmation may take before acknowledgements are
+// said again, which does no harm.
+const confirmIn = 2 * time.Second
+
 // word is what is to be said about one delivery.
 type word struct {
 	reply string
@@ -99,16 +103,20 @@ func (s *Source) say(ctx context.Context, words []word) error {
 	defer cancel()
 	for len(words) > 0 {
 		connection := s.nc.Stats().Reconnects
+		// A confirmation that was lost with its connection never comes.
+		try, done := context.WithTimeout(ctx, confirmIn)
 		// What is given back needs no confirmation where an acknowledgement
 		// follows; where it comes last it is confirmed too. In a cluster
 		// acknowledgements are confirmed once they are replicated, so one of
 		// them must be the last that is waited for.
 		last := lastAck(words)
-		err := s.sayAll(ctx, words[:last+1])
+		err := s.sayAll(try, words[:last+1])
 		if err == nil {
-			err = s.sayAll(ctx, words[last+1:])
+			err = s.sayAll(try, words[last+1:])
 		}
-		broken := s.nc.Stats().Reconnects != connection || broke(err)
+		late := try.Err() != nil
+		done()
+		broken := late || s.nc.Stats().Reconnects != connection || broke(err)
 		acks := onlyAcks(words)
 		switch {
 		case err == nil && !broken:

@@ -137,7 +137,9 @@ func (dialect) Kind(err error) sqlstore.Kind {
 	switch {
 	case err == nil:
 		return sqlstore.KindNone
-	case state == "" && errors.As(err, &connect):
+	case state == "" && (errors.As(err, &connect) || pgconn.SafeToRetry(err)):
+		// Among the latter is "conn closed", which no driver.ErrBadConn tells
+		// of where pgx finds it out while it reads.
 		return sqlstore.KindUnavailable
 	case state == "":
 		return sqlstore.KindNone
