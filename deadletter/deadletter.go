@@ -38,6 +38,12 @@ const (
 	// the key is recorded and perhaps half the effect. Look at the business
 	// data before anything else.
 	Survived Reason = "survived"
+	// Crashed: its handler was started MaxCrashes times while nothing else was
+	// in work, and each time the process died.
+	Crashed Reason = "crashed"
+	// Blocked: an earlier message of its ordering key is a dead letter or
+	// held, and Config.OnBlocked is HoldKey. Its status is Held.
+	Blocked Reason = "blocked"
 )
 
 // Status says what became of a letter.
@@ -47,6 +53,8 @@ type Status string
 const (
 	// Open: somebody must decide.
 	Open Status = "open"
+	// Held: it waits, unprocessed, for what is before it in its ordering key.
+	Held Status = "held"
 )
 
 // Letter is a message that could not be processed.
@@ -58,6 +66,9 @@ type Letter struct {
 	// Key is the message key, as the extractor returned it; empty if none
 	// could be taken.
 	Key string
+	// OrderingKey is what keeps it in order with others, as Config.Order gave
+	// it; empty: nothing does.
+	OrderingKey string
 	// Reason is the kind of failure, Error the text of the last one.
 	Reason Reason
 	Error  string
@@ -92,6 +103,18 @@ type Queue interface {
 	List(ctx context.Context, f Filter) ([]Letter, error)
 	// Get returns one letter, or an error that wraps ErrNotFound.
 	Get(ctx context.Context, id int64) (Letter, error)
+}
+
+// Holder is what a Sink offers that can keep messages back, in their order,
+// while an earlier one of their ordering key waits for somebody's decision.
+type Holder interface {
+	// Blocked tells whether an open letter or a held row of the consumer's
+	// ordering key is there. orderingKey is not empty.
+	Blocked(ctx context.Context, consumer, orderingKey string) (bool, error)
+	// Hold writes l with the status Held, behind all that is held of its
+	// ordering key. A further copy of what is open or held counts as a copy
+	// and keeps its place and status.
+	Hold(ctx context.Context, l Letter) error
 }
 
 // Checker is what a Sink offers that can tell beforehand whether it will be
