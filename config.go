@@ -32,6 +32,19 @@ type Config[Tx any] struct {
 	// taken for a duplicate. It needs the column fingerprint, which sekali
 	// migrate makes. Defaults to none.
 	Fingerprint FingerprintFunc
+	// Order takes the ordering key: messages of one key never run side by
+	// side, and while one waits for a further attempt the later ones wait too,
+	// whatever lanes they came by; an empty one stands in no order but its
+	// lane's. Across instances that holds only where the broker pins lanes to
+	// them (Kafka's partitions) and the messages of a key share a lane. With a
+	// Source that does not, OrderInProcessOnly must be set. Defaults to the
+	// broker's ordering key together with the topic.
+	Order func(*Message) string
+	// OrderInProcessOnly says that order within one process is enough.
+	OrderInProcessOnly bool
+	// OnBlocked says what becomes of later messages of an ordering key behind
+	// a dead letter. Defaults to Pass.
+	OnBlocked OnBlocked
 	// DeadLetters takes what cannot be processed. Defaults to the table
 	// dead_letters in the Store's database.
 	DeadLetters deadletter.Sink
@@ -45,6 +58,13 @@ type Config[Tx any] struct {
 	// anew when the message is received again, after a restart say.
 	// Defaults to 10.
 	MaxAttempts int
+	// MaxCrashes is how often a message's handler is started with nothing else
+	// in work in the process, and the process dies of it, before the message
+	// becomes a dead letter without being started again. Such lone starts begin
+	// once a process died in the middle of the message for the second time; on
+	// the normal path nothing is recorded. It needs the table message_starts,
+	// which sekali migrate makes. Defaults to 3.
+	MaxCrashes int
 	// MaxConflicts is how often in a row a transaction may fail because others
 	// got in its way, before that counts as an attempt. Defaults to 100.
 	MaxConflicts int
@@ -71,6 +91,9 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = 10
 	}
+	if c.MaxCrashes == 0 {
+		c.MaxCrashes = 3
+	}
 	if c.MaxConflicts == 0 {
 		c.MaxConflicts = maxConflicts
 	}
@@ -92,7 +115,29 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 		}
 		c.DeadLetters = keeper.DeadLetters()
 	}
+	if _, ok := c.DeadLetters.(deadletter.Holder); err == nil && c.OnBlocked == HoldKey && !ok {
+		return c, errors.New("OnBlocked is HoldKey, but DeadLetters cannot hold messages: leave DeadLetters out, or OnBlocked at Pass")
+	}
 	return c, err
+}
+
+// OnBlocked says what becomes of later messages of an ordering key when an
+// earlier one is a dead letter.
+type OnBlocked uint8
+
+// The choices.
+const (
+	// Pass: they are processed.
+	Pass OnBlocked = iota
+	// HoldKey: they are kept beside the dead letter, in their order, until it
+	// is dealt with, and then processed.
+	HoldKey
+)
+
+// pins tells whether the broker keeps each lane in one instance's hand.
+func pins(s broker.Source) bool {
+	p, ok := broker.As[broker.PinsLanes](s)
+	return ok && p.PinsLanes()
 }
 
 func (c Config[Tx]) validate() error {
@@ -111,6 +156,11 @@ func (c Config[Tx]) validate() error {
 	wrong(c.Handle == nil, "Handle is not set: give the function that changes business data")
 	wrong(c.Workers < 0, "Workers is %d: use 1 or more", c.Workers)
 	wrong(c.MaxAttempts < 0, "MaxAttempts is %d: use 1 or more", c.MaxAttempts)
+	wrong(c.OnBlocked > HoldKey, "OnBlocked is %d: use Pass or HoldKey", c.OnBlocked)
+	wrong(c.Source != nil && (c.Order != nil || c.OnBlocked == HoldKey) && !c.OrderInProcessOnly && !pins(c.Source),
+		"Order or HoldKey is set, but the Source does not keep a lane in one instance's hand, so that two instances would"+
+			" break the order: set OrderInProcessOnly if order within one process is enough")
+	wrong(c.MaxCrashes < 0, "MaxCrashes is %d: use 1 or more", c.MaxCrashes)
 	wrong(c.MaxConflicts < 0, "MaxConflicts is %d: use 1 or more", c.MaxConflicts)
 	wrong(c.MaxHeld < c.Workers, "MaxHeld is %d, less than Workers (%d): workers would stand idle", c.MaxHeld, c.Workers)
 	wrong(c.DrainTimeout < 0, "DrainTimeout is %v: use a time above zero", c.DrainTimeout)

@@ -22,6 +22,8 @@ type Consumer[Tx any] struct {
 	source broker.Source
 	lanes  *lanes
 	settle *settler
+	starts store.Starts[Tx]  // nil: the Store keeps none, so nothing is recorded
+	holder deadletter.Holder // nil unless OnBlocked is HoldKey
 	ran    atomic.Bool
 }
 
@@ -34,6 +36,12 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	}
 	c := &Consumer[Tx]{cfg: full, source: full.Source, lanes: newLanes()}
 	c.settle = newSettler(c.source, c.observe)
+	if keeper, ok := store.As[interface{ Starts() store.Starts[Tx] }](full.Store); ok {
+		c.starts = keeper.Starts()
+	}
+	if full.OnBlocked == HoldKey {
+		c.holder = full.DeadLetters.(deadletter.Holder) // checked with the Config
+	}
 	return c, nil
 }
 
@@ -74,6 +82,9 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	settled := c.settle.start(hard)
 	kept, stopKeeping := context.WithCancel(hard)
 	keeping.Go(func() { c.keepAlive(kept) })
+	if r, ok := broker.As[broker.Revoker](c.source); ok {
+		r.OnRevoke(c.revoke)
+	}
 
 	err = c.receive(ctx)
 	c.lanes.stop()
@@ -95,6 +106,9 @@ func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
 		err := c.cfg.Store.Check(ctx)
 		if sink, ok := c.cfg.DeadLetters.(deadletter.Checker); ok && err == nil {
 			err = sink.Check(ctx)
+		}
+		if c.starts != nil && err == nil {
+			err = c.starts.Check(ctx)
 		}
 		switch {
 		case err == nil:
@@ -145,9 +159,37 @@ func (c *Consumer[Tx]) take(deliveries []*broker.Delivery) {
 	jobs := make([]*job, len(deliveries))
 	for i, d := range deliveries {
 		jobs[i] = &job{delivery: d, message: &Message{Message: d.Message}}
+		jobs[i].order, jobs[i].orderErr = c.orderOf(d)
 		c.observe(Event{Kind: Received, Message: jobs[i].message, Redelivered: d.Redelivered})
 	}
 	c.giveBack(c.lanes.add(jobs))
+}
+
+// orderOf returns a message's ordering key; empty: none.
+func (c *Consumer[Tx]) orderOf(d *broker.Delivery) (order string, err error) {
+	if c.cfg.Order == nil {
+		if d.Message.OrderingKey == nil {
+			return "", nil
+		}
+		return JoinKey(d.Message.Topic, string(d.Message.OrderingKey)), nil
+	}
+	err = guard(func() error {
+		order = c.cfg.Order(&Message{Message: d.Message.Clone()})
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("take the ordering key: %w", err)
+	}
+	return order, nil
+}
+
+// revoke lets lanes go to another instance: what is in work is finished and
+// acknowledged, the rest is the other's.
+func (c *Consumer[Tx]) revoke(ctx context.Context, lanes []string) {
+	for _, j := range c.lanes.revoke(ctx, lanes) {
+		c.observe(Event{Kind: Released, Message: j.message})
+	}
+	c.settle.wait(ctx)
 }
 
 // giveBack returns jobs to the broker unprocessed.

@@ -1,6 +1,8 @@
 package sekali
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,42 +14,62 @@ import (
 type job struct {
 	delivery *broker.Delivery
 	message  *Message // what observers see: the original, with its key
+	order    string   // the ordering key; empty: none
+	orderErr error    // why it could not be taken
 
 	attempts  int // calls of the handler in vain
 	conflicts int // transactions in a row that others got in the way of
 	outages   int // tries in a row on which the database was not there
 
 	fingerprint []byte // of the body; taken once, with the key
+	free        bool   // nothing before it in its ordering key blocks it
+
+	// revoked is set when its lane has gone to another instance while it was
+	// in work: it is not tried again here.
+	revoked bool
 
 	// letter is set once the message is to become a dead letter: then only
 	// writing it is left to do.
 	letter *deadletter.Letter
 }
 
-// lane is a line of jobs that take effect one after another. Jobs that stand
-// in no line have a lane of their own.
-type lane struct {
-	name    string // empty: a lane of one job's own
+// suspect tells that a process may have died of the message.
+func (j *job) suspect() bool { return j.delivery.Redelivered || j.delivery.Attempt > 1 }
+
+// lineName says which jobs take effect one after another: those of one
+// ordering key, whatever lanes they came by, or without one those of a lane.
+type lineName struct{ order, lane string }
+
+func (j *job) line() lineName {
+	if j.order != "" {
+		return lineName{order: j.order}
+	}
+	return lineName{lane: j.delivery.Lane}
+}
+
+// line is a queue of jobs that take effect one after another. A job that has
+// neither ordering key nor lane has a line of its own.
+type line struct {
+	name    lineName
 	jobs    []*job // the first is in work, waits for its next attempt, or is next
 	busy    bool   // the first is in work
 	waiting *time.Timer
 }
 
-// lanes holds the jobs in hand and hands them to workers: each lane to one
-// worker at a time, a lane whose first job waits to none.
+// lanes holds the jobs in hand and hands them to workers: each line to one
+// worker at a time, a line whose first job waits to none.
 type lanes struct {
 	mu      sync.Mutex
-	changed *sync.Cond // a lane became ready, room came free, or all stopped
-	named   map[string]*lane
-	all     map[*lane]struct{}
-	ready   []*lane
+	changed *sync.Cond // a line became ready, room came free, or all stopped
+	named   map[lineName]*line
+	all     map[*line]struct{}
+	ready   []*line
 	held    int // jobs in hand
-	begun   int // jobs in work or waiting for a further attempt
 	stopped bool
 }
 
 func newLanes() *lanes {
-	l := &lanes{named: map[string]*lane{}, all: map[*lane]struct{}{}}
+	l := &lanes{named: map[lineName]*line{}, all: map[*line]struct{}{}}
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
@@ -61,12 +83,12 @@ func (l *lanes) add(jobs []*job) (refused []*job) {
 		return jobs
 	}
 	for _, j := range jobs {
-		name := j.delivery.Lane
+		name := j.line()
 		in := l.named[name]
-		if in == nil || name == "" {
-			in = &lane{name: name}
+		if in == nil || name == (lineName{}) {
+			in = &line{name: name}
 			l.all[in] = struct{}{}
-			if name != "" {
+			if name != (lineName{}) {
 				l.named[name] = in
 			}
 			l.ready = append(l.ready, in)
@@ -79,8 +101,9 @@ func (l *lanes) add(jobs []*job) (refused []*job) {
 }
 
 // room waits until more deliveries are wanted and returns how many; 0 when the
-// lanes have stopped. Deliveries are not hoarded: besides those begun, want
-// may wait in hand, and never more than most in all.
+// lanes have stopped. Deliveries are not hoarded: want lines may be ready for
+// a worker, and never more than most jobs be in hand in all. Jobs behind
+// others of their line give workers nothing to do, so they do not count.
 func (l *lanes) room(want, most int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,29 +111,16 @@ func (l *lanes) room(want, most int) int {
 		if l.stopped {
 			return 0
 		}
-		if n := min(want-l.waitingToBegin(), most-l.held); n > 0 {
+		if n := min(want-len(l.ready), most-l.held); n > 0 {
 			return n
 		}
 		l.changed.Wait()
 	}
 }
 
-// waitingToBegin counts jobs that a worker could begin or that stand behind
-// one in work. Those behind one that waits for a further attempt do not keep
-// other lanes from being filled; most bounds them.
-func (l *lanes) waitingToBegin() int {
-	n := l.held - l.begun
-	for in := range l.all {
-		if in.waiting != nil {
-			n -= len(in.jobs) - 1
-		}
-	}
-	return n
-}
-
-// next waits for a lane that is ready and returns it with its first job; nil
+// next waits for a line that is ready and returns it with its first job; nil
 // when the lanes have stopped.
-func (l *lanes) next() (*lane, *job) {
+func (l *lanes) next() (*line, *job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.ready) == 0 && !l.stopped {
@@ -123,69 +133,79 @@ func (l *lanes) next() (*lane, *job) {
 	l.ready[0] = nil
 	l.ready = l.ready[1:]
 	in.busy = true
-	l.begun++
 	l.changed.Broadcast()
 	return in, in.jobs[0]
 }
 
-// done takes the first job out of a lane that next returned.
-func (l *lanes) done(in *lane) {
+// done takes the first job out of a line that next returned.
+func (l *lanes) done(in *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.dropFirst(in)
+	l.changed.Broadcast()
+}
+
+func (l *lanes) dropFirst(in *line) {
 	in.jobs[0] = nil
 	in.jobs = in.jobs[1:]
 	in.busy = false
 	l.held--
-	l.begun--
-	if len(in.jobs) > 0 {
-		l.ready = append(l.ready, in)
-	} else {
-		l.forget(in)
-	}
-	l.changed.Broadcast()
+	l.resume(in)
 }
 
-// abandon takes a lane that next returned apart, because its first job
+// resume makes a line ready for a worker, or forgets it if nothing is in it.
+func (l *lanes) resume(in *line) {
+	switch {
+	case len(in.jobs) == 0:
+		delete(l.all, in)
+		if in.name != (lineName{}) {
+			delete(l.named, in.name)
+		}
+	case !l.stopped:
+		l.ready = append(l.ready, in)
+	}
+}
+
+// abandon takes a line that next returned apart, because its first job
 // expired: those behind it must not overtake it. It returns them.
-func (l *lanes) abandon(in *lane) (behind []*job) {
+func (l *lanes) abandon(in *line) (behind []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	behind = in.jobs[1:]
 	l.held -= len(in.jobs)
-	l.begun--
-	l.forget(in)
+	in.jobs = nil
+	l.resume(in)
 	l.changed.Broadcast()
 	return behind
 }
 
-func (l *lanes) forget(in *lane) {
-	delete(l.all, in)
-	if in.name != "" {
-		delete(l.named, in.name)
-	}
-}
-
-// later makes a lane that next returned ready again after d, with the same
-// first job. After a stop the lane stays where it is, for stop's caller.
-func (l *lanes) later(in *lane, d time.Duration) {
+// later makes a line that next returned ready again after d, with the same
+// first job. After a stop the line stays where it is, for drain; a job whose
+// lane was revoked is dropped.
+func (l *lanes) later(in *line, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.changed.Broadcast()
 	in.busy = false
+	if in.jobs[0].revoked {
+		l.dropFirst(in)
+		return
+	}
 	if l.stopped {
 		return
 	}
-	in.waiting = time.AfterFunc(d, func() {
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if in.waiting == nil {
+		if in.waiting != timer {
 			return
 		}
 		in.waiting = nil
-		l.begun--
-		l.ready = append(l.ready, in)
+		l.resume(in)
 		l.changed.Broadcast()
 	})
-	l.changed.Broadcast()
+	in.waiting = timer
 }
 
 // stop ends the handing out. Workers finish what they have in work. It may be
@@ -196,16 +216,20 @@ func (l *lanes) stop() {
 	l.stopped = true
 	l.ready = nil
 	for in := range l.all {
-		if in.waiting != nil {
-			in.waiting.Stop()
-			in.waiting = nil
-		}
+		in.stopWaiting()
 	}
 	l.changed.Broadcast()
 }
 
-// drain, after a stop, takes out the jobs of all lanes that no worker has in
-// work, in the order of each lane. Those behind a job in work stay, so that
+func (in *line) stopWaiting() {
+	if in.waiting != nil {
+		in.waiting.Stop()
+		in.waiting = nil
+	}
+}
+
+// drain, after a stop, takes out the jobs of all lines that no worker has in
+// work, in the order of each line. Those behind a job in work stay, so that
 // the broker does not get them back before it.
 func (l *lanes) drain() []*job {
 	l.mu.Lock()
@@ -214,10 +238,70 @@ func (l *lanes) drain() []*job {
 	for in := range l.all {
 		if !in.busy {
 			idle = append(idle, in.jobs...)
-			l.forget(in)
+			l.held -= len(in.jobs)
+			in.jobs = nil
+			l.resume(in)
 		}
 	}
 	return idle
+}
+
+// revoke drops the jobs of broker lanes that have gone to another instance,
+// and waits until those of them that are in work are not any more, or until
+// ctx ends. It returns those that it dropped.
+func (l *lanes) revoke(ctx context.Context, gone []string) (dropped []*job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var inWork []*job
+	for in := range l.all {
+		inWork, dropped = l.revokeIn(in, gone, inWork, dropped)
+	}
+	l.changed.Broadcast()
+	defer context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.changed.Broadcast()
+	})()
+	for ctx.Err() == nil && slices.ContainsFunc(inWork, l.holds) {
+		l.changed.Wait()
+	}
+	return dropped
+}
+
+// revokeIn does it for one line.
+func (l *lanes) revokeIn(in *line, gone []string, inWork, dropped []*job) (_, _ []*job) {
+	first := in.jobs[0]
+	kept := in.jobs[:0:0]
+	for i, j := range in.jobs {
+		switch {
+		case !slices.Contains(gone, j.delivery.Lane):
+			kept = append(kept, j)
+		case i == 0 && in.busy:
+			j.revoked = true
+			inWork = append(inWork, j)
+			kept = append(kept, j)
+		default:
+			dropped = append(dropped, j)
+			l.held--
+		}
+	}
+	if len(kept) == len(in.jobs) {
+		return inWork, dropped
+	}
+	in.jobs = kept
+	if in.busy || len(kept) > 0 && kept[0] == first {
+		return inWork, dropped // its first job is in work, waits, or is ready as before
+	}
+	in.stopWaiting()
+	l.ready = slices.DeleteFunc(l.ready, func(o *line) bool { return o == in })
+	l.resume(in)
+	return inWork, dropped
+}
+
+// holds tells whether a job that was in work still is.
+func (l *lanes) holds(j *job) bool {
+	in := l.named[j.line()]
+	return in != nil && in.busy && in.jobs[0] == j
 }
 
 // deliveries returns those in hand, to be kept alive.

@@ -28,8 +28,10 @@ type EventKind uint8
 //	Interrupted      Message, Err, Pause             the database is not there, or unfit; not counted
 //	DeadLettered     Message, Reason, Attempt, Err   after the letter was written, before the acknowledgement
 //	DeadLetterFailed Message, Reason, Err, Pause     the letter could not be written; nothing is acknowledged
+//	Held             Message                         kept behind a dead letter of its ordering key, before the acknowledgement
+//	Suspected        Message, Attempt                a process may have died of it: its lone start number Attempt
 //	Expired          Message                         its time was over before it was started; it comes again
-//	Released         Message                         given back unprocessed, because the consumer stops
+//	Released         Message                         given back unprocessed: the consumer stops, or the lane goes elsewhere
 //	Settled          Count                           the broker confirmed acknowledgements
 //	SettleFailed     Count, Err                      those messages may come again, as duplicates
 //	ReceiveFailed    Err, Pause                      the broker is not there
@@ -52,12 +54,14 @@ const (
 	CheckFailed
 	Started
 	Stopped
+	Held
+	Suspected
 )
 
 var eventNames = [...]string{
 	"unknown", "received", "finished", "attempt failed", "conflicted", "interrupted", "dead-lettered",
 	"dead letter failed", "expired", "released", "settled", "settle failed", "receive failed", "check failed",
-	"started", "stopped",
+	"started", "stopped", "held", "suspected",
 }
 
 // String returns the name of the event in lower case.
@@ -94,7 +98,7 @@ type logObserver struct{ logger *slog.Logger }
 func (l logObserver) Observe(e Event) {
 	level := slog.LevelDebug
 	switch e.Kind {
-	case AttemptFailed, Interrupted, SettleFailed, ReceiveFailed, CheckFailed, Expired:
+	case AttemptFailed, Interrupted, SettleFailed, ReceiveFailed, CheckFailed, Expired, Held, Suspected:
 		level = slog.LevelWarn
 	case DeadLettered, DeadLetterFailed:
 		level = slog.LevelError

@@ -20,12 +20,17 @@ type settler struct {
 
 	mu      sync.Mutex
 	pending []broker.Settlement
+	added   int           // settlements ever queued
+	over    int           // of them, those that the broker was told of
+	told    *sync.Cond    // over has grown
 	wake    chan struct{} // holds a token when there is something to do
 	closed  bool
 }
 
 func newSettler(source broker.Source, observe func(Event)) *settler {
-	return &settler{source: source, observe: observe, wake: make(chan struct{}, 1)}
+	s := &settler{source: source, observe: observe, wake: make(chan struct{}, 1)}
+	s.told = sync.NewCond(&s.mu)
+	return s
 }
 
 // start begins settling. The function that it returns settles what is left,
@@ -54,8 +59,23 @@ func (s *settler) start(ctx context.Context) (finish func()) {
 func (s *settler) add(x broker.Settlement) {
 	s.mu.Lock()
 	s.pending = append(s.pending, x)
+	s.added++
 	s.mu.Unlock()
 	s.poke()
+}
+
+// wait waits until the broker was told of all that is queued, or ctx ends.
+func (s *settler) wait(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told.Broadcast()
+	})()
+	for queued := s.added; s.over < queued && ctx.Err() == nil; {
+		s.told.Wait()
+	}
 }
 
 func (s *settler) poke() {
@@ -74,6 +94,12 @@ func (s *settler) flush(ctx context.Context) bool {
 	if len(batch) == 0 {
 		return !last
 	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.over += len(batch)
+		s.told.Broadcast()
+	}()
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	if err := s.source.Settle(ctx, batch); err != nil {

@@ -23,11 +23,16 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 			return c.condemn(ctx, j, deadletter.NoKey, err)
 		}
 	}
+	if j.orderErr != nil {
+		return c.condemn(ctx, j, deadletter.Permanent, j.orderErr)
+	}
+	if c.cfg.OnBlocked == HoldKey && j.order != "" && !j.free {
+		if pause, over, done := c.heldBack(ctx, j); over {
+			return pause, done
+		}
+	}
 	began := time.Now()
-	states, err := transact(ctx, c.cfg.Store, c.claimFor(j), func(ctx context.Context, tx Tx, _ int) error {
-		m := &Message{Message: j.delivery.Message.Clone(), key: j.message.key}
-		return guard(func() error { return c.cfg.Handle(ctx, tx, m) })
-	})
+	states, err := c.attempt(ctx, j)
 	if err != nil {
 		return c.failed(ctx, j, err)
 	}
@@ -62,6 +67,11 @@ func (c *Consumer[Tx]) claimFor(j *job) store.Claim {
 
 // failed decides what an error of an attempt means for the message.
 func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Duration, bool) {
+	var crashed *crashError
+	if errors.As(err, &crashed) {
+		j.attempts = crashed.times
+		return c.condemn(ctx, j, deadletter.Crashed, err)
+	}
 	what := judge(c.cfg.Store.Classify, err)
 	if what == blameSurvived {
 		j.attempts++
@@ -117,12 +127,16 @@ func (c *Consumer[Tx]) condemn(ctx context.Context, j *job, reason deadletter.Re
 	if errors.As(err, &p) {
 		text += "\n" + string(p.Stack)
 	}
-	j.letter = &deadletter.Letter{
-		Consumer: c.cfg.Name, Key: j.message.key, Reason: reason, Error: text,
-		Message: j.delivery.Message, Attempts: j.attempts, Status: deadletter.Open,
-	}
+	j.letter = c.letterOf(j, deadletter.Open, reason, text)
 	j.outages = 0
 	return c.bury(ctx, j)
+}
+
+func (c *Consumer[Tx]) letterOf(j *job, status deadletter.Status, reason deadletter.Reason, text string) *deadletter.Letter {
+	return &deadletter.Letter{
+		Consumer: c.cfg.Name, Key: j.message.key, OrderingKey: j.order, Reason: reason, Error: text,
+		Message: j.delivery.Message, Attempts: j.attempts, Status: status,
+	}
 }
 
 // letterTimeout bounds the writing of a dead letter. A stop does not cut it

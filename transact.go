@@ -20,6 +20,14 @@ func transact[Tx any](ctx context.Context, s store.Store[Tx], c store.Claim,
 	if err != nil {
 		return nil, err
 	}
+	return within(ctx, s, tx, states, run)
+}
+
+// within is transact after Begin.
+func within[Tx any](ctx context.Context, s store.Store[Tx], tx Tx, states []store.State,
+	run func(ctx context.Context, tx Tx, i int) error,
+) ([]store.State, error) {
+	var err error
 	over := false
 	defer func() {
 		if !over { // run panicked or ended its goroutine

@@ -76,6 +76,17 @@ type PinsLanes interface {
 	PinsLanes() bool
 }
 
+// Revoker is what a Source offers whose lanes the broker can give to another
+// instance while their deliveries are in hand.
+type Revoker interface {
+	// OnRevoke sets the function that the Source calls before it lets lanes
+	// go. The function is to drop the deliveries of these lanes that were not
+	// begun, without settling them, and to return when those that were begun
+	// are settled, or when ctx ends, which it has already if the lanes are gone.
+	// It is set before the first Receive. While it runs, Receive may block.
+	OnRevoke(fn func(ctx context.Context, lanes []string))
+}
+
 // Action is what becomes of a delivery.
 type Action uint8
 

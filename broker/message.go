@@ -89,7 +89,8 @@ type Delivery struct {
 	// Attempt is the broker's count of deliveries of this message, this one
 	// included; 0: unknown.
 	Attempt int
-	// Redelivered tells that the broker says that it came before.
+	// Redelivered tells that it came before, or may have: with Attempt above
+	// 1, a hint that a process may have died of it.
 	Redelivered bool
 	// Handle is the Source's own, to settle by.
 	Handle any

@@ -33,6 +33,7 @@ const (
 	sqlite   = "modernc.org/sqlite/..."
 	nats     = "github.com/nats-io/nats.go/..."
 	embedded = "github.com/nats-io/nats-server/v2/..."
+	franz    = "github.com/twmb/franz-go/..."
 	goose    = "github.com/pressly/goose/v3/..."
 )
 
@@ -54,9 +55,10 @@ var house = map[string]room{
 	"store/sqlstore/sqlite":           {[]string{"store", "store/sqlstore", "store/sqlstore/internal/...", sqlite}, "one driver each"},
 	"store/storetest":                 {[]string{"store", "broker", "deadletter"}, "a suite for every store, so it knows none"},
 
-	"broker/membroker":  {[]string{"broker"}, "brokers know the contract and their client library alone"},
-	"broker/natsbroker": {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
-	"broker/brokertest": {[]string{"broker"}, "a suite for every broker, so it knows none"},
+	"broker/membroker":   {[]string{"broker"}, "brokers know the contract and their client library alone"},
+	"broker/natsbroker":  {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
+	"broker/kafkabroker": {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
+	"broker/brokertest":  {[]string{"broker"}, "a suite for every broker, so it knows none"},
 
 	"cmd/sekali":        {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
 	"internal/cli":      {[]string{"store", "store/sqlstore", "deadletter", "migrate", "broker/natsbroker", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
