@@ -62,6 +62,7 @@ type Features struct {
 	Expires       bool // takes a delivery back when it is not settled in time
 	Lanes         bool // has lanes
 	DelayedRetry  bool // delays a retry
+	Positions     bool // acknowledges up to a position: what is done behind something that is not may come again
 	MaxBody       int  // the longest body to try, in bytes. Defaults to 512 KiB
 }
 

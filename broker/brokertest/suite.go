@@ -286,6 +286,7 @@ func closeGivesBack(t *testing.T, h Harness) {
 	got := b.receive(second, 4)
 	b.sameSet(bodies(got), want)
 	b.settle(second, broker.Ack, got...)
+	b.close(second)
 	b.drained()
 }
 
@@ -352,8 +353,10 @@ func compete(t *testing.T, h Harness) {
 		wg  sync.WaitGroup
 	)
 	ctx, done := context.WithCancel(b.ctx)
+	var sources []broker.Source
 	for range 3 {
 		s := b.source()
+		sources = append(sources, s)
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				d, err := s.Receive(ctx, 7)
@@ -376,5 +379,8 @@ func compete(t *testing.T, h Harness) {
 	wg.Wait()
 	done()
 	b.sameSet(got, want)
+	for _, s := range sources { // where lanes are pinned, they would keep theirs
+		b.close(s)
+	}
 	b.drained()
 }

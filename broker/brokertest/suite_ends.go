@@ -210,6 +210,7 @@ func lanePinned(t *testing.T, h Harness) {
 		t.Fatalf("while the lane's first was in another hand: received %q, %v", bodies(d), err)
 	}
 	b.settle(first, broker.Ack, held...)
+	b.close(first)
 	b.same(bodies(b.receive(second, 1)), want[1:])
 }
 
@@ -251,6 +252,13 @@ func cut(t *testing.T, h Harness) {
 	}
 	for missing(done) {
 		take(second)
+	}
+	if h.Features.Positions {
+		last := b.publish(1)
+		all = append(all, last...)
+		for missing(done) { // what was done beyond what was held comes again
+			take(second)
+		}
 	}
 	b.close(second)
 	b.drained()

@@ -113,17 +113,13 @@ func (p *partition) finish(e *entry) {
 	p.trim()
 }
 
-// takeBack has a record wait again, and with it all that was handed over
-// after it: nothing overtakes it.
+// takeBack has a record wait again, in its place. Others that are in hand
+// stay there: who holds several of an order gives all of them back.
 func (p *partition) takeBack(e *entry) {
-	first := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].offset >= e.offset })
-	for _, after := range p.entries[first:] {
-		if after.state == out {
-			after.state = waiting
-			after.turn++
-		}
-	}
-	p.next = min(p.next, first)
+	e.state = waiting
+	e.turn++
+	at := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].offset >= e.offset })
+	p.next = min(p.next, at)
 }
 
 // trim drops what is done from the front.
