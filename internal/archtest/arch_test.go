@@ -60,26 +60,28 @@ var house = map[string]room{
 	"broker/kafkabroker": {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
 	"broker/brokertest":  {[]string{"broker"}, "a suite for every broker, so it knows none"},
 
-	"cmd/sekali":        {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
-	"internal/cli":      {[]string{"store", "store/sqlstore", "deadletter", "migrate", "broker/natsbroker", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
-	"internal/demo":     {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "internal/dburl", pgx, nats, embedded}, "the demo is a user of the library"},
-	"internal/dburl":    {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
-	"internal/memstore": {[]string{"store", "broker", "deadletter"}, "a store for tests and measurements"},
-	"internal/faulty":   {[]string{"store", "broker", "deadletter"}, "wraps contracts, so it knows no implementation"},
-	"internal/dbtest":   {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
-	"internal/natstest": {[]string{nats, embedded}, "test helper: a NATS server for each test"},
-	"internal/archtest": {nil, "a test of the house is outside of it"},
+	"cmd/sekali":         {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
+	"internal/cli":       {[]string{"store", "store/sqlstore", "deadletter", "migrate", "broker/natsbroker", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
+	"internal/demo":      {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "internal/dburl", pgx, nats, embedded}, "the demo is a user of the library"},
+	"internal/dburl":     {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
+	"internal/memstore":  {[]string{"store", "broker", "deadletter"}, "a store for tests and measurements"},
+	"internal/faulty":    {[]string{"store", "broker", "deadletter"}, "wraps contracts, so it knows no implementation"},
+	"internal/dbtest":    {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
+	"internal/natstest":  {[]string{nats, embedded}, "test helper: a NATS server for each test"},
+	"internal/kafkatest": {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
+	"internal/archtest":  {nil, "a test of the house is outside of it"},
 }
 
 // testOnly are packages that must not reach a user's program.
 var testOnly = map[string]string{
-	"testing":           "it registers flags and is no part of a program",
-	"store/storetest":   "a test suite",
-	"broker/brokertest": "a test suite",
-	"internal/dbtest":   "a test helper",
-	"internal/natstest": "a test helper",
-	"internal/faulty":   "it fails on command",
-	"internal/memstore": "it loses everything with the process",
+	"testing":            "it registers flags and is no part of a program",
+	"store/storetest":    "a test suite",
+	"broker/brokertest":  "a test suite",
+	"internal/dbtest":    "a test helper",
+	"internal/natstest":  "a test helper",
+	"internal/kafkatest": "a test helper",
+	"internal/faulty":    "it fails on command",
+	"internal/memstore":  "it loses everything with the process",
 }
 
 // isTestHelper tells whether a package of ours may import testing.
