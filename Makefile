@@ -1,5 +1,5 @@
 # make test       all tests, with -race, against real servers (it brings them up and stops what it started)
-# make test-fast  tests that need no server: SQLite, an embedded JetStream; no installation
+# make test-fast  tests that need no server: SQLite, an embedded JetStream, a fake Kafka; no installation
 # make lint       gofumpt, go vet, staticcheck, go mod tidy
 # make services   bring the servers up and leave them running (scripts/services down stops them)
 
