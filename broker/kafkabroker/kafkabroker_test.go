@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
 
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/broker/brokertest"
 	"github.com/sekali/sekali/broker/kafkabroker"
+	"github.com/sekali/sekali/internal/kafkatest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,14 +35,9 @@ type kafka struct {
 }
 
 // fake starts a cluster in this process that speaks Kafka's protocol.
-func fake(t testing.TB, opts ...kfake.Opt) kafka {
+func fake(t testing.TB) kafka {
 	t.Helper()
-	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
-	if err != nil {
-		t.Fatalf("start a fake Kafka cluster: %v", err)
-	}
-	t.Cleanup(c.Close)
-	return kafka{brokers: c.ListenAddrs()}
+	return kafka{brokers: kafkatest.BrokersAt(t, kafkatest.Start(t))}
 }
 
 // topic makes a topic and deletes it at the end of the test.
