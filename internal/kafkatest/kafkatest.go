@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const (
@@ -32,6 +34,9 @@ const (
 
 // adminTimeout is how long making or deleting a topic may take.
 const adminTimeout = 30 * time.Second
+
+// pollInterval is how often the broker is asked about a new topic.
+const pollInterval = 5 * time.Millisecond
 
 // URL returns the URL of the real server that tests are to use. The test fails
 // where there is none; it is skipped only where SEKALI_TEST_WITHOUT says that
@@ -66,16 +71,16 @@ func BrokersAt(t testing.TB, raw string) []string {
 	return strings.Split(u.Host, ",")
 }
 
-// Topic makes a topic of the test's own on the real server and returns its
-// name. It is deleted at the end of the test.
+// Topic makes a topic of the test's own on the real server, waits until it can
+// be used, and returns its name. It is deleted at the end of the test.
 func Topic(t testing.TB, partitions int) string {
 	t.Helper()
 	return TopicAt(t, URL(t), partitions, nil)
 }
 
 // TopicAt makes a topic of the test's own on the server at a URL, with
-// settings such as "cleanup.policy": "compact". It is deleted at the end of the
-// test, unless the test has deleted it.
+// settings such as "cleanup.policy": "compact", and waits until it can be used.
+// It is deleted at the end of the test, unless the test has deleted it.
 func TopicAt(t testing.TB, raw string, partitions int, settings map[string]string) string {
 	t.Helper()
 	name := "test-" + strings.ToLower(rand.Text())
@@ -84,20 +89,22 @@ func TopicAt(t testing.TB, raw string, partitions int, settings map[string]strin
 		configs[key] = &value
 	}
 	brokers := BrokersAt(t, raw)
-	err := admin(brokers, func(ctx context.Context, a *kadm.Client) error {
-		_, err := a.CreateTopic(ctx, int32(partitions), 1, configs, name)
-		return err
+	err := admin(brokers, func(ctx context.Context, c *kgo.Client) error {
+		if _, err := kadm.NewClient(c).CreateTopic(ctx, int32(partitions), 1, configs, name); err != nil {
+			return err
+		}
+		return await(ctx, c, name, partitions)
 	})
 	if err != nil {
 		t.Fatalf("make the topic %s: %v", name, err)
 	}
 	t.Cleanup(func() {
-		err := admin(brokers, func(ctx context.Context, a *kadm.Client) error {
-			_, err := a.DeleteTopic(ctx, name)
-			if errors.Is(err, kerr.UnknownTopicOrPartition) {
-				return nil // the test has deleted it
+		err := admin(brokers, func(ctx context.Context, c *kgo.Client) error {
+			// The test may have deleted it.
+			if _, err := kadm.NewClient(c).DeleteTopic(ctx, name); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+				return err
 			}
-			return err
+			return await(ctx, c, name, 0)
 		})
 		if err != nil {
 			t.Errorf("delete the topic %s: %v", name, err)
@@ -143,7 +150,7 @@ func FakeURL(c *kfake.Cluster) string { return "kafka://" + strings.Join(c.Liste
 
 // admin does something with a client of its own: at the end of a test its
 // clients are closed, and its context has ended.
-func admin(brokers []string, do func(context.Context, *kadm.Client) error) error {
+func admin(brokers []string, do func(context.Context, *kgo.Client) error) error {
 	c, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
 	if err != nil {
 		return err
@@ -151,5 +158,46 @@ func admin(brokers []string, do func(context.Context, *kadm.Client) error) error
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	return do(ctx, kadm.NewClient(c))
+	return do(ctx, c)
+}
+
+// await waits until the broker knows that a topic has so many partitions, all
+// with a leader; or none, after it was deleted. The controller answers before
+// the broker has heard of it.
+func await(ctx context.Context, c *kgo.Client, topic string, partitions int) error {
+	// Kafka tells nobody when: ask again and again. The client remembers no
+	// answers to requests that it is handed as they are.
+	again := time.NewTicker(pollInterval)
+	defer again.Stop()
+	for {
+		got, err := partitionsWithLeader(ctx, c, topic)
+		if err != nil || got == partitions {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%d of its partitions have a leader and should be %d: %w", got, partitions, ctx.Err())
+		}
+	}
+}
+
+func partitionsWithLeader(ctx context.Context, c *kgo.Client, topic string) (int, error) {
+	request := kmsg.NewPtrMetadataRequest()
+	wanted := kmsg.NewMetadataRequestTopic()
+	wanted.Topic = &topic
+	request.Topics = append(request.Topics, wanted)
+	answer, err := request.RequestWith(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, t := range answer.Topics {
+		for _, p := range t.Partitions {
+			if p.ErrorCode == 0 && p.Leader >= 0 {
+				n++
+			}
+		}
+	}
+	return n, nil
 }
