@@ -1,0 +1,65 @@
+//go:build !fast
+
+package proctest
+
+import (
+	"context"
+	"crypto/rand"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sekali/sekali/broker/kafkabroker"
+	"github.com/sekali/sekali/broker/natsbroker"
+	"github.com/sekali/sekali/internal/dbtest"
+	"github.com/sekali/sekali/internal/kafkatest"
+	"github.com/sekali/sekali/internal/natstest"
+)
+
+// onNATS makes a stream of the test's own on the real server.
+func onNATS(t *testing.T) place {
+	t.Helper()
+	url := natstest.RealURL(t)
+	js, err := jetstream.New(natstest.Connect(t, url).Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "PROC_" + rand.Text()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = js.DeleteStream(context.Background(), name) })
+	return place{url, name, natsbroker.NewPublisher(js), name}
+}
+
+// onKafka makes a topic of the test's own on the real server.
+func onKafka(t *testing.T, partitions int) place {
+	t.Helper()
+	topic := kafkatest.Topic(t, partitions)
+	p, err := kafkabroker.NewPublisher(kgo.SeedBrokers(kafkatest.Brokers(t)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close(context.Background()) })
+	return place{kafkatest.URL(t), topic, p, topic}
+}
+
+func TestAPoisonMessageOfJetStream(t *testing.T) {
+	t.Run("exit", func(t *testing.T) { poison(t, newShop(t, dbtest.Postgres(t)), onNATS(t), "exit", 4) })
+	t.Run("kill", func(t *testing.T) { poison(t, newShop(t, dbtest.Postgres(t)), onNATS(t), "kill", 4) })
+}
+
+func TestAPoisonMessageOfKafka(t *testing.T) {
+	t.Run("exit", func(t *testing.T) { poison(t, newShop(t, dbtest.Postgres(t)), onKafka(t, 3), "exit", 4) })
+	t.Run("kill", func(t *testing.T) { poison(t, newShop(t, dbtest.Postgres(t)), onKafka(t, 3), "kill", 4) })
+}
+
+func TestRandomKillsWithJetStream(t *testing.T) {
+	kills(t, newShop(t, dbtest.Postgres(t)), onNATS(t), "", 4)
+}
+
+func TestRandomKillsWithKafka(t *testing.T) {
+	// A static member, which is back in its group at once.
+	kills(t, newShop(t, dbtest.Postgres(t)), onKafka(t, 3), "one", 4)
+}
