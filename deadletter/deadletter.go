@@ -127,9 +127,11 @@ type Checker interface {
 type Filter struct {
 	Consumer string
 	// Key is a raw message key.
-	Key    string
-	Reason Reason
-	Status Status
+	Key string
+	// OrderingKey is a raw ordering key.
+	OrderingKey string
+	Reason      Reason
+	Status      Status
 	// Before keeps IDs below it: for the next page, the last ID of this one.
 	Before int64
 	// Limit is how many to return at most. Defaults to 100.

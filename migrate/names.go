@@ -55,11 +55,17 @@ func (n names) MessagesName() string { return n.tables.ProcessedMessages }
 // LettersName is the bare name of dead_letters.
 func (n names) LettersName() string { return n.tables.DeadLetters }
 
+// StartsName is the bare name of message_starts.
+func (n names) StartsName() string { return n.tables.MessageStarts }
+
 // Messages is processed_messages, with its schema, in quotes.
 func (n names) Messages() string { return n.qualified(n.MessagesName()) }
 
 // Letters is dead_letters, with its schema, in quotes.
 func (n names) Letters() string { return n.qualified(n.LettersName()) }
+
+// Starts is message_starts, with its schema, in quotes.
+func (n names) Starts() string { return n.qualified(n.StartsName()) }
 
 // SchemaValue is an expression whose value is the name of the schema.
 func (n names) SchemaValue() string {
@@ -98,6 +104,7 @@ func (n names) versionTable() string {
 	for _, pair := range [][3]string{
 		{"processed_messages", n.tables.ProcessedMessages, plain.ProcessedMessages},
 		{"dead_letters", n.tables.DeadLetters, plain.DeadLetters},
+		{"message_starts", n.tables.MessageStarts, plain.MessageStarts},
 	} {
 		if pair[1] != pair[2] { // a later version's further tables change nothing
 			renamed = true

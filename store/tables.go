@@ -15,6 +15,8 @@ type Tables struct {
 	ProcessedMessages string
 	// DeadLetters defaults to "dead_letters".
 	DeadLetters string
+	// MessageStarts defaults to "message_starts".
+	MessageStarts string
 }
 
 // identifier is what a name of a table may be: it is short enough for every
@@ -30,6 +32,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.DeadLetters == "" {
 		t.DeadLetters = "dead_letters"
 	}
+	if t.MessageStarts == "" {
+		t.MessageStarts = "message_starts"
+	}
 	return t
 }
 
@@ -41,13 +46,15 @@ func (t Tables) Validate() error {
 	if t.Schema != "" && !identifier.MatchString(t.Schema) {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters} {
+	named := map[string]bool{}
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}
-	}
-	if t.ProcessedMessages == t.DeadLetters {
-		return fmt.Errorf("table %q is named for two purposes", t.DeadLetters)
+		if named[name] {
+			return fmt.Errorf("table %q is named for two purposes", name)
+		}
+		named[name] = true
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type Store struct {
 	claims   map[id]chan struct{} // claims of open transactions, closed at their end
 	counters map[string]int
 	letters  []deadletter.Letter
+	starts   map[id]int // lone starts that have not ended
 	open     int
 }
 
@@ -36,7 +37,7 @@ var _ store.Store[*Tx] = (*Store)(nil)
 
 // New returns an empty store.
 func New() *Store {
-	return &Store{rows: map[id][]byte{}, claims: map[id]chan struct{}{}, counters: map[string]int{}}
+	return &Store{rows: map[id][]byte{}, claims: map[id]chan struct{}{}, counters: map[string]int{}, starts: map[id]int{}}
 }
 
 // Tx is a transaction.
@@ -45,6 +46,7 @@ type Tx struct {
 	claimed map[id][]byte
 	ended   chan struct{}
 	added   map[string]int
+	endsOf  []id // starts that end with it
 	done    bool
 }
 
@@ -148,6 +150,9 @@ func (s *Store) end(tx *Tx, commit bool) {
 		for name, n := range tx.added {
 			s.counters[name] += n
 		}
+		for _, k := range tx.endsOf {
+			delete(s.starts, k)
+		}
 	}
 	tx.done = true
 	s.open--
@@ -214,13 +219,35 @@ func (s *Store) DeadLetters() deadletter.Queue { return (*letters)(s) }
 type letters Store
 
 func (l *letters) Put(_ context.Context, letter deadletter.Letter) error {
+	letter.Status = deadletter.Open
+	return l.write(letter, func(old *deadletter.Letter) {
+		letter.ID, letter.Copies = old.ID, old.Copies+1
+		*old = letter
+	})
+}
+
+// Hold implements deadletter.Holder.
+func (l *letters) Hold(_ context.Context, letter deadletter.Letter) error {
+	letter.Status = deadletter.Held
+	return l.write(letter, func(old *deadletter.Letter) { old.Copies++ })
+}
+
+// Blocked implements deadletter.Holder.
+func (l *letters) Blocked(_ context.Context, consumer, orderingKey string) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.letters, func(x deadletter.Letter) bool {
+		return x.Consumer == consumer && x.OrderingKey == orderingKey
+	}), nil
+}
+
+func (l *letters) write(letter deadletter.Letter, onCopy func(old *deadletter.Letter)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	letter.Message = letter.Message.Clone()
 	for i := range l.letters {
 		if l.letters[i].Identity() == letter.Identity() {
-			letter.ID, letter.Copies = l.letters[i].ID, l.letters[i].Copies+1
-			l.letters[i] = letter
+			onCopy(&l.letters[i])
 			return nil
 		}
 	}

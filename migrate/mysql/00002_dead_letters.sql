@@ -5,8 +5,10 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     consumer_name VARCHAR(100) NOT NULL,
     message_key   VARCHAR(200) NULL,   -- as it is stored; none: no key could be taken
     raw_key       LONGBLOB NULL,       -- as it came
+    ordering_key  VARCHAR(200) NULL,   -- as a key is stored; none: nothing keeps it in order
+    raw_ordering_key LONGBLOB NULL,    -- as it came
     identity      VARBINARY(32) NOT NULL, -- of consumer, key and body
-    open_identity VARBINARY(32) NULL,  -- the same while the letter is open
+    open_identity VARBINARY(32) NULL,  -- the same while it is open or held
     status        VARCHAR(20) NOT NULL,
     reason        VARCHAR(40) NOT NULL,
     error         LONGTEXT NOT NULL,
@@ -19,6 +21,7 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     last_at       DATETIME(6) NOT NULL, -- UTC
     UNIQUE KEY {{.Index "Letters" "open_identity"}} (open_identity),
     KEY {{.Index "Letters" "key"}} (consumer_name, message_key),
+    KEY {{.Index "Letters" "order"}} (consumer_name, ordering_key, status, id),
     KEY {{.Index "Letters" "status"}} (status, id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4
   COLLATE /*!80017 utf8mb4_0900_bin *//*M! utf8mb4_nopad_bin */;

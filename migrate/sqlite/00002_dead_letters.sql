@@ -4,8 +4,10 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     consumer_name VARCHAR(100) NOT NULL,
     message_key   VARCHAR(200),  -- as it is stored; none: no key could be taken
     raw_key       BLOB,          -- as it came
+    ordering_key  VARCHAR(200),  -- as a key is stored; none: nothing keeps it in order
+    raw_ordering_key BLOB,       -- as it came
     identity      BLOB NOT NULL, -- of consumer, key and body
-    open_identity BLOB UNIQUE,   -- the same while the letter is open
+    open_identity BLOB UNIQUE,   -- the same while it is open or held
     status        VARCHAR(20) NOT NULL,
     reason        VARCHAR(40) NOT NULL,
     error         TEXT NOT NULL,
@@ -19,6 +21,8 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
 );
 
 CREATE INDEX IF NOT EXISTS {{.Index "Letters" "key"}} ON {{.Quoted .LettersName}} (consumer_name, message_key);
+
+CREATE INDEX IF NOT EXISTS {{.Index "Letters" "order"}} ON {{.Quoted .LettersName}} (consumer_name, ordering_key, status, id);
 
 CREATE INDEX IF NOT EXISTS {{.Index "Letters" "status"}} ON {{.Quoted .LettersName}} (status, id);
 

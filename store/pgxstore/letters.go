@@ -15,15 +15,43 @@ import (
 // from the store's pool.
 func (s *Store) DeadLetters() deadletter.Queue { return letters{s} }
 
-// letters lends the pool to sqlstore, whose queue it is, for one call at a
-// time: a *sql.DB runs a goroutine until it is closed, and a store has no
-// Close. Letters are rare, and the pool keeps the connections.
+// lend lends the pool to sqlstore, whose tables beside the claims these are,
+// for one call at a time: a *sql.DB runs a goroutine until it is closed, and a
+// store has no Close. Such calls are rare, and the pool keeps the connections.
+func (s *Store) lend() (_ *sqlstore.Store, done func()) {
+	db := stdlib.OpenDBFromPool(s.pool)
+	// The pool is not closed with db, so nothing that Close returns matters.
+	return sqlstore.New(db, postgres.Dialect, sqlstore.WithTables(s.tables)), func() { _ = db.Close() }
+}
+
 type letters struct{ s *Store }
 
+var _ deadletter.Holder = letters{}
+
 func (l letters) queue() (q deadletter.Queue, done func()) {
-	db := stdlib.OpenDBFromPool(l.s.pool)
-	// The pool is not closed with db, so nothing that Close returns matters.
-	return sqlstore.New(db, postgres.Dialect, sqlstore.WithTables(l.s.tables)).DeadLetters(), func() { _ = db.Close() }
+	lent, done := l.s.lend()
+	return lent.DeadLetters(), done
+}
+
+// Blocked implements deadletter.Holder.
+func (l letters) Blocked(ctx context.Context, consumer, orderingKey string) (bool, error) {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Holder).Blocked(ctx, consumer, orderingKey)
+}
+
+// Hold implements deadletter.Holder.
+func (l letters) Hold(ctx context.Context, letter deadletter.Letter) error {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Holder).Hold(ctx, letter)
+}
+
+// Check implements deadletter.Checker.
+func (l letters) Check(ctx context.Context) error {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Checker).Check(ctx)
 }
 
 // Put implements deadletter.Sink.

@@ -113,7 +113,13 @@ type Texts struct {
 	// TimeText returns an expression for such a column as
 	// "YYYY-MM-DD hh:mm:ss", with a fraction or without.
 	TimeText func(column string) string
-	// OnCopy is what follows INSERT … VALUES to update, instead, the letter
-	// that has the same open_identity.
-	OnCopy string
+	// OnCopy returns what follows INSERT … VALUES to count, instead, a copy of
+	// the letter that has the same open_identity, and to take these columns
+	// from the new one.
+	OnCopy func(columns ...string) string
+	// MessageStarts is the quoted name of the table message_starts.
+	MessageStarts string
+	// OnStart is what follows INSERT … VALUES to add, instead, to the start
+	// that is recorded.
+	OnStart string
 }

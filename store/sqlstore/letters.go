@@ -15,7 +15,10 @@ import (
 // letters is the table dead_letters, the same code for every database.
 type letters struct{ s *Store }
 
-var _ deadletter.Queue = letters{}
+var (
+	_ deadletter.Queue  = letters{}
+	_ deadletter.Holder = letters{}
+)
 
 // query builds a statement with its parameters.
 type query struct {
@@ -38,6 +41,39 @@ func (q *query) add(text string, args ...any) {
 // Put implements deadletter.Sink.
 func (l letters) Put(ctx context.Context, letter deadletter.Letter) error {
 	doing := fmt.Sprintf("write a dead letter of consumer %q", letter.Consumer)
+	letter.Status = deadletter.Open
+	return l.write(ctx, doing, letter, "status", "reason", "error", "attempts", "last_at")
+}
+
+// Hold implements deadletter.Holder. A copy of what is open or held changes
+// nothing but the count: it keeps its status and its place, which is its id.
+func (l letters) Hold(ctx context.Context, letter deadletter.Letter) error {
+	letter.Status = deadletter.Held
+	return l.write(ctx, fmt.Sprintf("hold a message of consumer %q", letter.Consumer), letter, "last_at")
+}
+
+// Blocked implements deadletter.Holder.
+func (l letters) Blocked(ctx context.Context, consumer, orderingKey string) (bool, error) {
+	doing := fmt.Sprintf("look for dead letters of an ordering key of consumer %q", consumer)
+	if l.s.invalid != nil {
+		return false, fmt.Errorf("%s: %w", doing, l.s.invalid)
+	}
+	q := query{texts: l.s.texts}
+	q.add("SELECT id FROM "+q.texts.DeadLetters+" WHERE consumer_name = ? AND ordering_key = ? AND status IN (?, ?) LIMIT 1",
+		consumer, store.StoredKey(orderingKey), string(deadletter.Open), string(deadletter.Held))
+	var id int64
+	err := l.s.db.QueryRowContext(ctx, q.sql.String(), q.args...).Scan(&id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, l.failed(ctx, doing, err)
+	}
+	return true, nil
+}
+
+// write inserts a letter, or updates columns of the one of which it is a copy.
+func (l letters) write(ctx context.Context, doing string, letter deadletter.Letter, onCopy ...string) error {
 	if l.s.invalid != nil {
 		return fmt.Errorf("%s: %w", doing, l.s.invalid)
 	}
@@ -46,25 +82,31 @@ func (l letters) Put(ctx context.Context, letter deadletter.Letter) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	identity := letter.Identity()
-	var key, raw any
-	if letter.Key != "" {
-		key, raw = store.StoredKey(letter.Key), []byte(letter.Key)
-	}
+	key, raw := storedAndRaw(letter.Key)
+	order, rawOrder := storedAndRaw(letter.OrderingKey)
 	var body any // a nil []byte is not NULL to every driver
 	if letter.Message.Body != nil {
 		body = letter.Message.Body
 	}
 	q := query{texts: l.s.texts}
-	q.add("INSERT INTO " + q.texts.DeadLetters + " (consumer_name, message_key, raw_key, identity, open_identity," +
+	q.add("INSERT INTO " + q.texts.DeadLetters + " (consumer_name, message_key, raw_key, ordering_key, raw_ordering_key, identity, open_identity," +
 		" status, reason, error, attempts, copies, topic, envelope, body, first_at, last_at)")
-	q.add(" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, "+q.texts.Now+", "+q.texts.Now+") "+q.texts.OnCopy,
-		letter.Consumer, key, raw, identity[:], identity[:],
-		string(deadletter.Open), string(letter.Reason), deadletter.CleanError(letter.Error), letter.Attempts,
+	q.add(" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, "+q.texts.Now+", "+q.texts.Now+") "+q.texts.OnCopy(onCopy...),
+		letter.Consumer, key, raw, order, rawOrder, identity[:], identity[:],
+		string(letter.Status), string(letter.Reason), deadletter.CleanError(letter.Error), letter.Attempts,
 		deadletter.CleanError(letter.Message.Topic), envelope, body)
 	if _, err := l.s.db.ExecContext(ctx, q.sql.String(), q.args...); err != nil {
 		return l.failed(ctx, doing, err)
 	}
 	return nil
+}
+
+// storedAndRaw are a key's two columns; none if it is empty.
+func storedAndRaw(key string) (stored, raw any) {
+	if key == "" {
+		return nil, nil
+	}
+	return store.StoredKey(key), []byte(key)
 }
 
 // Check implements deadletter.Checker: the table and its columns are there.
@@ -87,6 +129,9 @@ func (l letters) List(ctx context.Context, f deadletter.Filter) ([]deadletter.Le
 	}
 	if f.Key != "" {
 		where("message_key = ?", store.StoredKey(f.Key))
+	}
+	if f.OrderingKey != "" {
+		where("ordering_key = ?", store.StoredKey(f.OrderingKey))
 	}
 	if f.Reason != "" {
 		where("reason = ?", string(f.Reason))
@@ -127,7 +172,7 @@ func (l letters) Get(ctx context.Context, id int64) (deadletter.Letter, error) {
 // driver does.
 func (l letters) selection() *query {
 	q := &query{texts: l.s.texts}
-	q.add("SELECT id, consumer_name, raw_key, status, reason, error, attempts, copies, envelope, body," +
+	q.add("SELECT id, consumer_name, raw_key, raw_ordering_key, status, reason, error, attempts, copies, envelope, body," +
 		" CASE WHEN body IS NULL THEN 0 ELSE 1 END, " +
 		q.texts.TimeText("first_at") + ", " + q.texts.TimeText("last_at") + " FROM " + q.texts.DeadLetters)
 	return q
@@ -154,15 +199,15 @@ func (l letters) read(ctx context.Context, q *query) ([]deadletter.Letter, error
 }
 
 func scanLetter(rows *sql.Rows) (l deadletter.Letter, err error) {
-	var key, envelope, body []byte
+	var key, order, envelope, body []byte
 	var hasBody int
 	var first, last string
-	err = rows.Scan(&l.ID, &l.Consumer, &key, &l.Status, &l.Reason, &l.Error, &l.Attempts, &l.Copies,
+	err = rows.Scan(&l.ID, &l.Consumer, &key, &order, &l.Status, &l.Reason, &l.Error, &l.Attempts, &l.Copies,
 		&envelope, &body, &hasBody, &first, &last)
 	if err != nil {
 		return l, err
 	}
-	l.Key = string(key)
+	l.Key, l.OrderingKey = string(key), string(order)
 	if hasBody == 0 {
 		body = nil
 	} else if body == nil {
@@ -180,12 +225,16 @@ func scanLetter(rows *sql.Rows) (l deadletter.Letter, err error) {
 	return l, nil
 }
 
-// failed is Store.failed for the other table.
 func (l letters) failed(ctx context.Context, doing string, err error) error {
-	kind := l.s.dialect.Kind(err)
-	if kind == KindSchema || kind == KindLost && !l.exists(ctx) {
+	return l.s.failedOn(ctx, l.s.tables.DeadLetters, l.s.texts.DeadLetters, doing, err)
+}
+
+// failedOn is failed for another table than processed_messages.
+func (s *Store) failedOn(ctx context.Context, table, quoted, doing string, err error) error {
+	kind := s.dialect.Kind(err)
+	if kind == KindSchema || kind == KindLost && !s.readable(ctx, quoted) {
 		return fmt.Errorf("%s: %w", doing, &store.SchemaError{
-			Table: l.s.tables.In(l.s.tables.DeadLetters), Cause: "it is missing or lacks a column", Err: err,
+			Table: s.tables.In(table), Cause: "it is missing or lacks a column", Err: err,
 			Mend: "run `sekali migrate up`",
 		})
 	}
@@ -200,9 +249,9 @@ func (l letters) failed(ctx context.Context, doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// exists tells whether the table can be read at all.
-func (l letters) exists(ctx context.Context) bool {
-	var id int64
-	err := l.s.db.QueryRowContext(ctx, "SELECT id FROM "+l.s.texts.DeadLetters+" WHERE id < 0").Scan(&id)
+// readable tells whether a table of ours can be read at all.
+func (s *Store) readable(ctx context.Context, quoted string) bool {
+	var name string
+	err := s.db.QueryRowContext(ctx, "SELECT consumer_name FROM "+quoted+" WHERE consumer_name = ''").Scan(&name)
 	return errors.Is(err, sql.ErrNoRows)
 }

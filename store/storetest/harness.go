@@ -85,6 +85,8 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"time", timeTests[Tx]()},
 		{"schema", schemaTests[Tx]()},
 		{"dead letters", letterTests[Tx]()},
+		{"held messages", holdTests[Tx]()},
+		{"starts", startTests[Tx]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

@@ -201,8 +201,15 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		Now:            "UTC_TIMESTAMP(6)",
 		TimeText:       func(column string) string { return "DATE_FORMAT(" + column + ", '%Y-%m-%d %H:%i:%s.%f')" },
 		// VALUES() is the only form that both servers know.
-		OnCopy: "ON DUPLICATE KEY UPDATE reason = VALUES(reason), error = VALUES(error)," +
-			" attempts = VALUES(attempts), copies = copies + 1, last_at = VALUES(last_at)",
+		OnCopy: func(columns ...string) string {
+			set := "ON DUPLICATE KEY UPDATE copies = copies + 1"
+			for _, c := range columns {
+				set += ", " + c + " = VALUES(" + c + ")"
+			}
+			return set
+		},
+		MessageStarts: sqltext.Quote(t, t.MessageStarts, "`"),
+		OnStart:       "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
 	}
 }
 

@@ -162,16 +162,17 @@ func (dialect) Kind(err error) sqlstore.Kind {
 // Texts implements sqlstore.Dialect.
 func (dialect) Texts(t store.Tables) sqlstore.Texts {
 	s := pgsql.New(t)
-	letters := pgsql.Quote(t, t.DeadLetters)
+	letters, starts := pgsql.Quote(t, t.DeadLetters), pgsql.Quote(t, t.MessageStarts)
 	return sqlstore.Texts{
 		CreateTable:    s.CreateTable(),
 		AddFingerprint: s.NoFingerprint().SQL,
 		DeadLetters:    letters,
 		Placeholder:    func(n int) string { return "$" + strconv.Itoa(n) },
 		// Once for the statement: first_at and last_at are the same then.
-		Now:      "statement_timestamp() AT TIME ZONE 'UTC'",
-		TimeText: func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
-		OnCopy: `ON CONFLICT (open_identity) DO UPDATE SET reason = excluded.reason, error = excluded.error,` +
-			` attempts = excluded.attempts, copies = ` + letters + `.copies + 1, last_at = excluded.last_at`,
+		Now:           "statement_timestamp() AT TIME ZONE 'UTC'",
+		TimeText:      func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
+		OnCopy:        sqltext.OnCopy(letters + "."),
+		MessageStarts: starts,
+		OnStart:       sqltext.OnStart(starts + "."),
 	}
 }

@@ -139,8 +139,9 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		Now:            now,
 		// As an expression: a column's declared type would make the driver
 		// parse it.
-		TimeText: func(column string) string { return column + " || ''" },
-		OnCopy: "ON CONFLICT (open_identity) DO UPDATE SET reason = excluded.reason, error = excluded.error," +
-			" attempts = excluded.attempts, copies = copies + 1, last_at = excluded.last_at",
+		TimeText:      func(column string) string { return column + " || ''" },
+		OnCopy:        sqltext.OnCopy(""),
+		MessageStarts: sqltext.Quote(t, t.MessageStarts, `"`),
+		OnStart:       sqltext.OnStart(""),
 	}
 }

@@ -1,0 +1,11 @@
+-- +goose Up
+CREATE TABLE IF NOT EXISTS {{.Starts}} (
+    consumer_name VARCHAR(100) COLLATE "C" NOT NULL,
+    message_key   VARCHAR(200) COLLATE "C" NOT NULL, -- as it is stored
+    lone_starts   INT NOT NULL,                      -- with nothing else in work in the process
+    started_at    TIMESTAMP NOT NULL,                -- UTC
+    PRIMARY KEY (consumer_name, message_key)
+);
+
+-- +goose Down
+DROP TABLE IF EXISTS {{.Starts}};

@@ -1,0 +1,19 @@
+package sqltext
+
+// OnCopy is sqlstore.Texts.OnCopy where the database knows ON CONFLICT. old
+// stands before the column of the row that is there.
+func OnCopy(old string) func(columns ...string) string {
+	return func(columns ...string) string {
+		set := "ON CONFLICT (open_identity) DO UPDATE SET copies = " + old + "copies + 1"
+		for _, c := range columns {
+			set += ", " + c + " = excluded." + c
+		}
+		return set
+	}
+}
+
+// OnStart is sqlstore.Texts.OnStart where the database knows ON CONFLICT.
+func OnStart(old string) string {
+	return "ON CONFLICT (consumer_name, message_key) DO UPDATE SET lone_starts = " + old +
+		"lone_starts + excluded.lone_starts, started_at = excluded.started_at"
+}
