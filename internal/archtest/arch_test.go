@@ -69,6 +69,7 @@ var house = map[string]room{
 	"internal/dbtest":    {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
 	"internal/natstest":  {[]string{nats, embedded}, "test helper: a NATS server for each test"},
 	"internal/kafkatest": {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
+	"internal/proctest":  {nil, "it has tests alone, of consumers in processes of their own"},
 	"internal/archtest":  {nil, "a test of the house is outside of it"},
 }
 

@@ -193,17 +193,6 @@ func (s *shop) exact(n int) {
 	}
 }
 
-// inOrder fails the test unless the effects of each entity came in order.
-func (s *shop) inOrder() {
-	s.t.Helper()
-	wrong := s.texts(`SELECT entity || ': ' || seq || ' after ' || before FROM
-		(SELECT entity, seq, lag(seq) OVER (PARTITION BY entity ORDER BY n) AS before FROM effects) AS x
-		WHERE before IS NOT NULL AND seq <> before + 1 LIMIT 5`)
-	for _, w := range wrong {
-		s.t.Errorf("out of order: entity %s", w)
-	}
-}
-
 // await waits until a query gives at least n.
 func (s *shop) await(d time.Duration, n int, query string, also func()) {
 	s.t.Helper()

@@ -111,3 +111,14 @@ func TestEventsOfAnEntityTakeEffectInOrder(t *testing.T) {
 	s.exact(len(all))
 	s.inOrder()
 }
+
+// inOrder fails the test unless the effects of each entity came in order.
+func (s *shop) inOrder() {
+	s.t.Helper()
+	wrong := s.texts(`SELECT entity || ': ' || seq || ' after ' || before FROM
+		(SELECT entity, seq, lag(seq) OVER (PARTITION BY entity ORDER BY n) AS before FROM effects) AS x
+		WHERE before IS NOT NULL AND seq <> before + 1 LIMIT 5`)
+	for _, w := range wrong {
+		s.t.Errorf("out of order: entity %s", w)
+	}
+}

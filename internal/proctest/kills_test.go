@@ -19,7 +19,7 @@ func howMany(otherwise int) int {
 
 // kills: a process that is killed again and again, at random, blames nobody.
 func kills(t *testing.T, s *shop, p place, instance string, workers int) {
-	n := howMany(40)
+	n := howMany(200)
 	do := task{Consumer: "shop", Database: s.db.URL, Broker: p.broker, Topic: p.topic, Instance: instance, Workers: workers}
 	total := 0
 	more := func() {
