@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/url"
 	"os"
 
 	"github.com/schollz/progressbar/v3"
-	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/internal/demo"
 	"github.com/spf13/cobra"
@@ -31,7 +29,8 @@ and its acknowledgement. In the end the database says what was done how often.
 
 Without --database and --broker it needs no set-up: it uses an SQLite file and
 an embedded NATS JetStream server in a temporary folder. On a given server it
-makes a schema, database or stream of its own, and drops it afterwards.
+makes a schema or database, and a stream or topic of its own, and removes them
+afterwards.
 
 The exit status is 0 only if the effect of both idempotent consumers is exactly
 right; the naive one's damage is expected.`,
@@ -42,8 +41,8 @@ right; the naive one's damage is expected.`,
 	f.IntVar(&cfg.Crashes, "crashes", 5, "how often each consumer is killed")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "repeats a demo: the same orders, duplicates and kills, though not the same timing (default: a new one)")
 	f.StringVar(&cfg.Database, "database", "", "URL of the database: postgres://…, mysql://… or sqlite:path (default: a temporary SQLite file)")
-	f.StringVar(&cfg.Broker, "broker", "", "URL of the broker: nats://… (default: an embedded NATS server)")
-	f.BoolVar(&cfg.Keep, "keep", false, "leave the folder, tables and stream for a look afterwards")
+	f.StringVar(&cfg.Broker, "broker", "", "URL of the broker: nats://… or kafka://host:9092[,…] (default: an embedded NATS server)")
+	f.BoolVar(&cfg.Keep, "keep", false, "leave the folder, tables and the stream or topic for a look afterwards")
 	a.outputFlag(c)
 	return a.command(c, func(ctx context.Context, _ []string) error {
 		if !f.Changed("seed") {
@@ -71,8 +70,8 @@ func checkDemo(cfg demo.Config) error {
 		}
 	}
 	if cfg.Broker != "" {
-		if u, err := url.Parse(cfg.Broker); err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Host == "" {
-			return usagef("broker URL %q: its kind is unknown: use nats://host:4222", natsbroker.RedactURL(cfg.Broker))
+		if err := demo.CheckBroker(cfg.Broker); err != nil {
+			return usageError{err}
 		}
 	}
 	return nil

@@ -12,22 +12,15 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
-	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
 	"github.com/sekali/sekali/store/sqlstore"
 )
-
-// ackWait is short, so that what a killed consumer had in hand comes back
-// soon. A consumer that lives asks for more time.
-const ackWait = 2 * time.Second
 
 // task is what the parent tells a child, as the first line of its input (not
 // as arguments: those are for everybody to see, and URLs hold passwords).
@@ -35,7 +28,7 @@ type task struct {
 	Service    string `json:"service"`
 	Database   string `json:"database"`
 	Broker     string `json:"broker"`
-	Stream     string `json:"stream"`
+	Topic      string `json:"topic"`
 	CrashAfter int    `json:"crash_after"` // 0: never
 	RandomKeys bool   `json:"random_keys"` // for tests: a consumer that is broken
 }
@@ -43,12 +36,11 @@ type task struct {
 // What a child tells its parent: a letter a line, written at once, so that a
 // kill loses nothing that was counted.
 const (
-	saidDelivered   = 'd'
-	saidRedelivered = 'r'
-	saidProcessed   = 'p'
-	saidDuplicate   = 'u'
-	saidCrash       = 'c' // "kill me now"; then it does nothing more
-	saidTrouble     = 'e' // with a text
+	saidDelivered = 'd'
+	saidProcessed = 'p'
+	saidDuplicate = 'u'
+	saidCrash     = 'c' // "kill me now"; then it does nothing more
+	saidTrouble   = 'e' // with a text
 )
 
 // teller writes what a child says, and counts down to its crash.
@@ -84,11 +76,7 @@ func (t *teller) processed() {
 func (t *teller) Observe(e sekali.Event) {
 	switch e.Kind {
 	case sekali.Received:
-		if e.Redelivered {
-			t.say(saidRedelivered, "")
-		} else {
-			t.say(saidDelivered, "")
-		}
+		t.say(saidDelivered, "")
 	case sekali.Finished:
 		if e.Outcome == sekali.Processed {
 			t.processed()
@@ -127,9 +115,11 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	source, err := natsbroker.OpenSource(t.Broker, natsbroker.SourceConfig{
-		Stream: t.Stream, Consumer: t.Service, AckWait: ackWait,
-	}, nats.Timeout(5*time.Second))
+	k, err := kindOf(t.Broker)
+	if err != nil {
+		return err
+	}
+	source, err := k.source(t)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -28,7 +29,7 @@ type Config struct {
 	Seed       uint64
 	Database   string // URL; empty: an SQLite file
 	Broker     string // URL; empty: an embedded NATS server
-	Keep       bool   // leave the folder, the schema and the stream
+	Keep       bool   // leave the folder, the schema and the broker's part
 	// Command starts a child process.
 	Command []string
 	// Progress is told how many of all deliveries are done.
@@ -37,48 +38,69 @@ type Config struct {
 	randomKeys bool // for tests: the idempotent consumers are broken
 }
 
+// tidyTime is how long taking something back may take.
+const tidyTime = time.Minute
+
 // Play plays the demo and returns what the database says. It leaves nothing
-// behind, unless Keep is set, also when ctx ends in the middle.
-func Play(ctx context.Context, cfg Config) (_ *Report, err error) {
-	run := strconv.FormatInt(time.Now().UnixNano(), 36)
+// behind, unless Keep is set, also when ctx ends in the middle; what it could
+// not take back it names, in the error or else among what the report says is
+// kept.
+func Play(ctx context.Context, cfg Config) (*Report, error) {
 	folder, err := os.MkdirTemp("", "sekali-demo-")
 	if err != nil {
 		return nil, fmt.Errorf("make the demo's folder in %s: %w: set TMPDIR to a folder that can be written to", os.TempDir(), err)
 	}
-	// Tidying up must work after ctx has ended.
-	tidy, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
-	defer done()
-	defer func() {
-		if !cfg.Keep || cfg.Database != "" && cfg.Broker != "" {
-			_ = os.RemoveAll(folder)
-		}
-	}()
-	defer func() {
-		if err != nil {
-			err = explain(err, folder)
-		}
-	}()
+	report, left, err := playIn(ctx, cfg, folder)
+	interrupted := err != nil && ctx.Err() != nil
+	if err != nil && !interrupted {
+		err = explain(err, folder)
+	}
+	if !cfg.Keep || cfg.Database != "" && cfg.Broker != "" {
+		left = append(left, os.RemoveAll(folder))
+	}
+	behind := errors.Join(left...)
+	switch {
+	case interrupted && behind == nil:
+		err = errors.New("interrupted: nothing is left behind")
+	case interrupted:
+		err = fmt.Errorf("interrupted: something is left behind: %w", behind)
+	case err != nil && behind != nil:
+		err = fmt.Errorf("%w; and something is left behind: %w", err, behind)
+	case behind != nil:
+		report.Kept = append(report.Kept, "what could not be taken back: "+strings.ReplaceAll(behind.Error(), "\n", "; "))
+	}
+	return report, err
+}
+
+// playIn plays in a folder, and returns what it could not take back.
+func playIn(ctx context.Context, cfg Config, folder string) (report *Report, left []error, err error) {
+	run := strconv.FormatInt(time.Now().UnixNano(), 36)
+	tidyUp := func(remove func(ctx context.Context, keep bool) error) {
+		// It must work after ctx has ended.
+		tidying, done := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+		defer done()
+		left = append(left, remove(tidying, cfg.Keep && err == nil))
+	}
 	p := newPlan(cfg)
 	s, err := openShop(ctx, cfg.Database, run, folder)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer s.close(tidy, cfg.Keep)
-	orders, err := openStream(ctx, cfg.Broker, run, folder)
+	defer func() { tidyUp(s.close) }()
+	orders, err := openFeed(ctx, cfg.Broker, run, folder)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer orders.close(tidy, cfg.Keep)
-
+	defer func() { tidyUp(orders.close) }()
 	runners, err := serve(ctx, cfg, p, s, orders)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	report, err := newReport(ctx, cfg, p, s, runners)
+	report, err = newReport(ctx, cfg, p, s, orders, runners)
 	if err == nil && cfg.Keep {
-		report.keep(cfg, folder, s, orders)
+		report.keep(s, orders)
 	}
-	return report, err
+	return report, nil, err
 }
 
 // explain adds to an error that the demo's folder cannot be written to, if
@@ -94,16 +116,18 @@ func explain(err error, folder string) error {
 }
 
 // serve publishes the orders and runs the consumers until all is done.
-func serve(ctx context.Context, cfg Config, p plan, s *shop, orders *stream) ([]*runner, error) {
+func serve(ctx context.Context, cfg Config, p plan, s *shop, orders feed) ([]*runner, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
 	var runners []*runner
+	url, topic := orders.address()
 	for _, service := range services {
 		r := &runner{
 			crashes: p.crashes[service.name], command: cfg.Command,
+			bury: func(ctx context.Context) { orders.bury(ctx, service.name) },
 			task: task{
-				Service: service.name, Database: s.url, Broker: orders.url, Stream: orders.name,
+				Service: service.name, Database: s.url, Broker: url, Topic: topic,
 				RandomKeys: cfg.randomKeys && service.idempotent,
 			},
 		}
@@ -114,7 +138,7 @@ func serve(ctx context.Context, cfg Config, p plan, s *shop, orders *stream) ([]
 			}
 		})
 	}
-	err := orders.publish(ctx, p, func(int) {})
+	err := publish(ctx, orders, p)
 	if err == nil {
 		err = watch(ctx, cfg, p, orders, runners)
 	}
@@ -132,9 +156,6 @@ func serve(ctx context.Context, cfg Config, p plan, s *shop, orders *stream) ([]
 	if cause := context.Cause(ctx); err == nil && cause != nil {
 		err = cause
 	}
-	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted: nothing is left behind")
-	}
 	return runners, err
 }
 
@@ -146,7 +167,7 @@ const (
 )
 
 // watch waits until every consumer has taken and settled everything.
-func watch(ctx context.Context, cfg Config, p plan, orders *stream, runners []*runner) error {
+func watch(ctx context.Context, cfg Config, p plan, orders feed, runners []*runner) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	total := len(p.sending) * len(runners)
@@ -188,7 +209,7 @@ func watch(ctx context.Context, cfg Config, p plan, orders *stream, runners []*r
 
 // allDrained tells whether nothing is left to do, and every planned crash has
 // happened.
-func allDrained(ctx context.Context, orders *stream, p plan, runners []*runner) (bool, error) {
+func allDrained(ctx context.Context, orders feed, p plan, runners []*runner) (bool, error) {
 	for _, r := range runners {
 		if c := r.snapshot(); c.processed+c.duplicates < len(p.sending) && c.delivered < len(p.sending) {
 			return false, nil

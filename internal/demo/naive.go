@@ -24,23 +24,24 @@ func naive(ctx context.Context, source broker.Source, db *dburl.DB, tell *teller
 			tell.say(saidTrouble, err.Error())
 			continue
 		}
-		for _, d := range deliveries {
-			if d.Redelivered {
-				tell.say(saidRedelivered, "")
-			} else {
-				tell.say(saidDelivered, "")
-			}
+		for range deliveries {
+			tell.say(saidDelivered, "")
 		}
 		for _, d := range deliveries {
 			if err := sellNaively(ctx, db, d.Message.Body); err != nil {
 				tell.say(saidTrouble, err.Error())
-				continue // not acknowledged: it comes again
+				settle(ctx, source, tell, broker.Settlement{Delivery: d, Action: broker.Retry})
+				continue
 			}
 			tell.processed()
-			if err := source.Settle(ctx, []broker.Settlement{{Delivery: d}}); err != nil && ctx.Err() == nil {
-				tell.say(saidTrouble, err.Error())
-			}
+			settle(ctx, source, tell, broker.Settlement{Delivery: d})
 		}
+	}
+}
+
+func settle(ctx context.Context, source broker.Source, tell *teller, s broker.Settlement) {
+	if err := source.Settle(ctx, []broker.Settlement{s}); err != nil && ctx.Err() == nil {
+		tell.say(saidTrouble, err.Error())
 	}
 }
 

@@ -90,13 +90,14 @@ func (p plan) expected() (bySKU map[string]int, total int) {
 	return bySKU, total
 }
 
-// message returns an order as the producer sends it. It has no broker id: the
+// message returns an order as the producer sends it. Its ordering key is its
+// sku, where the broker has a place for one. It has no broker id: the
 // broker would drop the second copy by itself within its duplicate window, and
 // the demo is about those that it does not see.
 func (o order) message(topic string) (broker.Message, error) {
 	body, err := json.Marshal(o)
 	return broker.Message{
-		Topic: topic, Body: body,
+		Topic: topic, OrderingKey: []byte(o.SKU), Body: body,
 		Headers: broker.Headers{{Name: keyHeader, Value: []byte(o.key())}},
 	}, err
 }

@@ -16,10 +16,10 @@ import (
 
 // counts is what the processes of a consumer said, one after another.
 type counts struct {
-	delivered, redelivered, processed, duplicates int
-	crashes                                       int
-	began, last                                   time.Time // of its first and its latest message
-	trouble                                       string    // the latest, if nothing has gone well since
+	delivered, processed, duplicates int
+	crashes                          int
+	began, last                      time.Time // of its first and its latest message
+	trouble                          string    // the latest, if nothing has gone well since
 }
 
 func (c counts) perSecond() float64 {
@@ -34,7 +34,8 @@ func (c counts) perSecond() float64 {
 type runner struct {
 	task    task
 	crashes []int
-	command []string // starts a child
+	command []string                  // starts a child
+	bury    func(ctx context.Context) // is called after a crash
 
 	mu     sync.Mutex
 	counts counts
@@ -55,11 +56,12 @@ func (r *runner) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case crashed:
-			continue
+			r.bury(ctx)
 		case err != nil:
 			return fmt.Errorf("%s: %w", r.task.Service, err)
+		default:
+			return nil
 		}
-		return nil
 	}
 }
 
@@ -133,9 +135,6 @@ func (r *runner) count(line string) (crash bool) {
 	switch line[:min(1, len(line))] {
 	case string(saidDelivered):
 		c.delivered++
-	case string(saidRedelivered):
-		c.delivered++
-		c.redelivered++
 	case string(saidProcessed):
 		c.processed++
 		c.trouble = ""

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"text/tabwriter"
 
-	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/internal/dburl"
 )
 
@@ -33,24 +31,21 @@ type ConsumerReport struct {
 	Found       int    `json:"found"`    // effect, by SQL
 	Delivered   int    `json:"delivered"`
 	Processed   int    `json:"processed"`
-	Duplicates  int    `json:"duplicates"` // deliveries that were recognised and skipped
-	Redelivered int    `json:"redelivered"`
+	Duplicates  int    `json:"duplicates"`  // deliveries that were recognised and skipped
+	Redelivered int    `json:"redelivered"` // deliveries of what had been delivered before
 	Crashes     int    `json:"crashes"`
 	DeadLetters int    `json:"dead_letters"`
 	PerSecond   int    `json:"per_second"`
 	Exact       bool   `json:"exact"`
 }
 
-func newReport(ctx context.Context, cfg Config, p plan, s *shop, runners []*runner) (*Report, error) {
+func newReport(ctx context.Context, cfg Config, p plan, s *shop, orders feed, runners []*runner) (*Report, error) {
 	report := &Report{
 		OK: true, Orders: len(p.orders), SentTwice: p.twice, Crashes: cfg.Crashes, Seed: cfg.Seed,
-		Database: string(s.db.Kind), Broker: "NATS JetStream, embedded",
+		Database: string(s.db.Kind), Broker: orders.String(),
 	}
 	if cfg.Database != "" {
 		report.Database = dburl.Redact(cfg.Database)
-	}
-	if cfg.Broker != "" {
-		report.Broker = natsbroker.RedactURL(cfg.Broker)
 	}
 	for i, service := range services {
 		e, err := s.effectOf(ctx, service.name, p)
@@ -60,8 +55,11 @@ func newReport(ctx context.Context, cfg Config, p plan, s *shop, runners []*runn
 		c := runners[i].snapshot()
 		r := ConsumerReport{
 			Name: service.name, Idempotent: service.idempotent, Expected: e.expected, Found: e.found,
-			Delivered: c.delivered, Processed: c.processed, Duplicates: c.duplicates, Redelivered: c.redelivered,
-			Crashes: c.crashes, DeadLetters: e.letters, PerSecond: int(c.perSecond()), Exact: e.exact,
+			Delivered: c.delivered, Processed: c.processed, Duplicates: c.duplicates, Crashes: c.crashes,
+			// All that was sent has come once; not the broker's word for it,
+			// which on Kafka is "a dead member may have had it".
+			Redelivered: max(0, c.delivered-len(p.sending)),
+			DeadLetters: e.letters, PerSecond: int(c.perSecond()), Exact: e.exact,
 		}
 		if service.idempotent {
 			// A kill can come between a commit and the word of it, so it is the
@@ -76,13 +74,11 @@ func newReport(ctx context.Context, cfg Config, p plan, s *shop, runners []*runn
 }
 
 // keep notes what the demo leaves behind, and how to look at it.
-func (r *Report) keep(cfg Config, folder string, s *shop, orders *stream) {
-	r.Kept = append(r.Kept, "the shop: sekali deadletters list --database '"+dburl.Redact(s.url)+"'; tables stock, shipments, naive_stock, processed_messages")
-	if cfg.Broker != "" {
-		r.Kept = append(r.Kept, "the stream "+orders.name)
-	} else {
-		r.Kept = append(r.Kept, "the stream "+orders.name+": nats-server -js -sd "+filepath.Join(folder, "jetstream"))
-	}
+func (r *Report) keep(s *shop, orders feed) {
+	r.Kept = append(r.Kept,
+		"the shop: sekali deadletters list --database '"+dburl.Redact(s.url)+"'; tables stock, shipments, naive_stock, processed_messages",
+		orders.kept(),
+	)
 }
 
 // WriteTable writes the report for people.

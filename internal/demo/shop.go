@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -77,8 +78,9 @@ func openShop(ctx context.Context, raw, run, folder string) (*shop, error) {
 		err = s.makeTables(ctx)
 	}
 	if err != nil {
-		s.close(ctx, false)
-		return nil, fmt.Errorf("make the shop's tables: %w", err)
+		tidying, done := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+		defer done()
+		return nil, errors.Join(fmt.Errorf("make the shop's tables: %w", err), s.close(tidying, false))
 	}
 	return s, nil
 }
@@ -147,13 +149,17 @@ func (s *shop) makeTables(ctx context.Context) error {
 }
 
 // close drops the place, unless it is kept, and closes the database.
-func (s *shop) close(ctx context.Context, keep bool) {
+func (s *shop) close(ctx context.Context, keep bool) error {
 	if s.db != nil {
 		_ = s.db.Close()
 	}
-	if !keep {
-		_ = s.drop(ctx)
+	if keep {
+		return nil
 	}
+	if err := s.drop(ctx); err != nil {
+		return fmt.Errorf("drop the demo's tables in %s: %w: drop them by hand", dburl.Redact(s.url), err)
+	}
+	return nil
 }
 
 // effect is what the database says of a consumer's work.
