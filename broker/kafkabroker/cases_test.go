@@ -438,11 +438,11 @@ func suspects(t *testing.T, k kafka) {
 	second := b.source()
 	marked := b.receive(second, 1190)
 	for i, x := range marked {
-		n := i + 10 // in hand were 10 to 19, and a note reaches 500 further
+		n := i + 10 // in hand were 10 to 19, and a note reaches a little further
 		if must := n < 20; must && !x.Redelivered {
 			t.Errorf("%s was in the dead member's hand and is not marked", x.Message.Body)
 		}
-		if x.Redelivered && n >= 20+500 {
+		if x.Redelivered && n >= 20+100 {
 			t.Fatalf("%s is marked, which the dead member cannot have begun", x.Message.Body)
 		}
 	}

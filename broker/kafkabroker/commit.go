@@ -157,7 +157,7 @@ func (s *Source) committed(resp *kmsg.OffsetCommitResponse, byPlace map[place]*p
 					failed = err
 				}
 			} else if p != nil {
-				p.committed, p.noted = want[p].at.Offset, want[p].note
+				p.committed, p.noted, p.sinceNote = want[p].at.Offset, want[p].note, 0
 			}
 		}
 	}

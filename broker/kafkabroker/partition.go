@@ -55,6 +55,7 @@ type partition struct {
 	// committed and noted are what the broker knows: the offset, and the note
 	// up to where records may have been handed over. None above is.
 	committed, noted int64
+	sinceNote        int // records handed over since the last note
 
 	paused bool
 }
@@ -100,6 +101,7 @@ func (p *partition) handOver() *broker.Delivery {
 	e.state = out
 	p.next++
 	p.handed = max(p.handed, e.offset+1)
+	p.sinceNote++
 	return &broker.Delivery{
 		Message: message(e.record, p.incarnation), Lane: p.lane(),
 		Redelivered: e.offset < p.suspects || e.turn > 0,
@@ -142,9 +144,13 @@ func (p *partition) head() (kgo.EpochOffset, bool) {
 	return kgo.EpochOffset{Offset: p.end, Epoch: p.endEpoch}, p.end != none
 }
 
-// noteAhead is how far beyond what was handed over a note reaches, so that not
-// every delivery needs a commit of its own.
-const noteAhead = 500
+// How far a note reaches beyond what was handed over, so that not every
+// delivery needs a commit of its own: twice as far as it took since the last
+// one. The less it reaches, the fewer records are suspect after a death.
+const (
+	noteAtLeast = 16
+	noteAtMost  = 1000
+)
 
 // note says up to where records may have been begun: what was handed over,
 // what may be before the next commit, and a predecessor's that are still
@@ -154,7 +160,7 @@ func (p *partition) note() int64 {
 	if e := p.peek(); e != nil {
 		n = max(n, e.offset)
 	}
-	return max(n+noteAhead, p.suspects)
+	return max(n+int64(min(max(2*p.sinceNote, noteAtLeast), noteAtMost)), p.suspects)
 }
 
 // cleanNote is the note of a lane that is given up: records in hand are open,
