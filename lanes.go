@@ -100,10 +100,15 @@ func (l *lanes) add(jobs []*job) (refused []*job) {
 	return nil
 }
 
+// deep is how many jobs may be in hand for each line that is wanted: jobs
+// behind others of their line give workers nothing to do, but among those that
+// are received next there may be other lines.
+const deep = 16
+
 // room waits until more deliveries are wanted and returns how many; 0 when the
 // lanes have stopped. Deliveries are not hoarded: want lines may be ready for
-// a worker, and never more than most jobs be in hand in all. Jobs behind
-// others of their line give workers nothing to do, so they do not count.
+// a worker, deep times as many jobs be in hand, not counting those whose line
+// waits for a further attempt, and never more than most in all.
 func (l *lanes) room(want, most int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,11 +116,22 @@ func (l *lanes) room(want, most int) int {
 		if l.stopped {
 			return 0
 		}
-		if n := min(want-len(l.ready), most-l.held); n > 0 {
+		if n := min(want-len(l.ready), deep*want-l.moving(), most-l.held); n > 0 {
 			return n
 		}
 		l.changed.Wait()
 	}
+}
+
+// moving counts the jobs whose line does not wait.
+func (l *lanes) moving() int {
+	n := l.held
+	for in := range l.all {
+		if in.waiting != nil {
+			n -= len(in.jobs)
+		}
+	}
+	return n
 }
 
 // next waits for a line that is ready and returns it with its first job; nil

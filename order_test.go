@@ -225,6 +225,7 @@ func TestBehindADeadLetterMessagesOfTheKeyPassOrAreHeld(t *testing.T) {
 			})
 			r.source.pushKeyed("p0", "a/1", "b/1", "a/2", "a/3", "b/2", "a/4", "a/1", "a/2", "none/0")
 			r.events.wait(t, 1, finished("none/0"))
+			r.events.wait(t, 1, finished("b/2"))
 			r.events.wait(t, 2, func(e sekali.Event) bool {
 				return e.Message != nil && e.Message.ID == "a/1" && e.Kind == sekali.Finished
 			})
