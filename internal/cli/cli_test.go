@@ -64,7 +64,10 @@ func TestBadInputIsOneLineWithThingCauseAndMend(t *testing.T) {
 		{"more crashes than orders", []string{"demo", "--orders", "3", "--crashes", "4"}, 2, []string{"--crashes 4"}},
 		{"an output of no kind", []string{"demo", "--output", "xml"}, 2, []string{"--output \"xml\"", "table or json"}},
 		{"a database of no kind", []string{"demo", "--database", "oracle://u:geheim@h/d"}, 2, []string{"oracle://", "postgres://"}},
-		{"a broker of no kind", []string{"demo", "--broker", "smtp://u:geheim@h"}, 2, []string{"smtp://", "nats://"}},
+		{"a broker of no kind", []string{"demo", "--broker", "smtp://u:geheim@h"}, 2, []string{"smtp://", "nats://", "kafka://"}},
+		{"a Kafka without a host", []string{"demo", "--broker", "kafka://u:geheim@"}, 2, []string{"kafka://", "names no host", "kafka://host:9092"}},
+		{"a Kafka with a path", []string{"demo", "--broker", "kafka://u:geheim@h:9092/orders"}, 2, []string{"path", "kafka://host:9092"}},
+		{"a NATS without a host", []string{"demo", "--broker", "nats://"}, 2, []string{"nats://", "names no host"}},
 		{"an argument too many", []string{"demo", "now"}, 2, []string{"now"}},
 		{"no database", []string{"migrate", "up"}, 2, []string{"--database", "SEKALI_DATABASE_URL"}},
 		{"no dialect", []string{"migrate", "print"}, 2, []string{"--dialect", "postgres, mysql or sqlite"}},
@@ -77,6 +80,7 @@ func TestBadInputIsOneLineWithThingCauseAndMend(t *testing.T) {
 		{"a PostgreSQL that nobody answers for", []string{"demo", "--database", "postgres://u:geheim@" + dead + "/d"}, 1, []string{dead, "is it running"}},
 		{"a MySQL that nobody answers for", []string{"demo", "--database", "mysql://u:geheim@" + dead + "/d"}, 1, []string{dead, "is it running"}},
 		{"a NATS that nobody answers for", []string{"demo", "--broker", "nats://u:geheim@" + dead}, 1, []string{dead, "is the server running"}},
+		{"a Kafka that nobody answers for", []string{"demo", "--broker", "kafka://u:geheim@" + dead}, 1, []string{dead, "is the server running"}},
 		{"a folder that is not there", []string{"migrate", "up", "--database", "sqlite:/no/such/folder/x.db"}, 1, []string{"/no/such/folder/x.db"}},
 	}
 	for _, c := range cases {

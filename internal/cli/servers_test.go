@@ -3,11 +3,19 @@
 package cli_test
 
 import (
+	"bytes"
+	"context"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/sekali/sekali/internal/cli"
 	"github.com/sekali/sekali/internal/dbtest"
+	"github.com/sekali/sekali/internal/kafkatest"
 	"github.com/sekali/sekali/internal/natstest"
 )
 
@@ -45,5 +53,69 @@ func TestTheDemoIsExactOnServers(t *testing.T) {
 				t.Errorf("%d demo schemas before, %d after (%v)", before, after, err)
 			}
 		})
+	}
+}
+
+// demosOnKafka returns the topics and groups of demos, sorted.
+func demosOnKafka(t *testing.T, broker string) []string {
+	t.Helper()
+	// A client of its own each time: it remembers topics for a while.
+	admin := kadm.NewClient(kafkatest.Client(t, broker))
+	topics, err := admin.ListTopics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := admin.ListGroups(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ofDemos(append(topics.Names(), groups.Groups()...))
+}
+
+func ofDemos(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "sekali-demo-") })
+	slices.Sort(names)
+	return names
+}
+
+func TestTheDemoIsExactOnKafka(t *testing.T) {
+	broker := kafkatest.URL(t)
+	for name, database := range map[string]func(t *testing.T) string{
+		"SQLite":     func(*testing.T) string { return "" },
+		"PostgreSQL": func(t *testing.T) string { return dbtest.Postgres(t, dbtest.Empty()).URL },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			before := demosOnKafka(t, broker)
+			checkReport(t, run(t, append(small, "--database", database(t), "--broker", broker)...))
+			if after := demosOnKafka(t, broker); !slices.Equal(after, before) {
+				t.Errorf("the demo left behind some of %v (before: %v)", after, before)
+			}
+		})
+	}
+}
+
+func TestAnInterruptedDemoLeavesNothingOnKafka(t *testing.T) {
+	broker := kafkatest.URL(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	before := demosOnKafka(t, broker)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		// It is in the middle once all three consumers have joined their groups.
+		admin := kadm.NewClient(kafkatest.Client(t, broker))
+		for ctx.Err() == nil {
+			if groups, err := admin.ListGroups(ctx); err == nil && len(ofDemos(groups.Groups())) >= len(ofDemos(before))+3 {
+				cancel()
+			}
+		}
+	}()
+	var stdout, stderr bytes.Buffer
+	status := cli.Run(ctx, []string{"demo", "--broker", broker}, strings.NewReader(""), &stdout, &stderr)
+	if status != 1 || stdout.Len() != 0 || !strings.Contains(stderr.String(), "nothing is left behind") {
+		t.Errorf("status %d, %q, %q", status, stdout.String(), stderr.String())
+	}
+	if after := demosOnKafka(t, broker); !slices.Equal(after, before) {
+		t.Errorf("the demo left behind some of %v (before: %v)", after, before)
 	}
 }
