@@ -152,11 +152,17 @@ func TestAMessageThatKilledTooManyProcessesIsADeadLetterUncalled(t *testing.T) {
 
 func TestASuspectRunsAloneInTheWholeProcess(t *testing.T) {
 	var inWork, most atomic.Int32
+	var meeting sync.WaitGroup // so that something does run side by side
+	meeting.Add(2)
 	busy := func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
 		n := inWork.Add(1)
 		defer inWork.Add(-1)
 		if m.ID[0] == 's' && n > 1 {
 			t.Errorf("a suspect ran beside %d others", n-1)
+		}
+		if m.ID == "nA" {
+			meeting.Done()
+			meeting.Wait()
 		}
 		for {
 			seen := most.Load()
