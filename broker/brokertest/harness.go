@@ -45,6 +45,9 @@ type Queue struct {
 	// Cut cuts the connections of all sources, as a failing network does. nil
 	// where there are none.
 	Cut func()
+	// Kill ends a source as the death of its process does: unsaid. nil where
+	// that cannot be played.
+	Kill func(s broker.Source)
 	// Nowhere is a topic on which nothing listens, where publishing to one is
 	// an error; empty where it is not.
 	Nowhere string

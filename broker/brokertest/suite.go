@@ -43,6 +43,13 @@ func Run(t *testing.T, h Harness) {
 		{"a lane keeps its order, also when a message comes back", f.Lanes, laneOrder},
 		{"a lane stands in one source's hand at a time", f.Lanes, lanePinned},
 		{"a cut connection settles nothing and Receive goes on", true, cut},
+		{"what a dead process had in hand comes again", true, killed},
+		{"a Consumer acknowledges after the commit", true, ackAfterCommit},
+		{"a Consumer writes a dead letter before it acknowledges", true, letterBeforeAck},
+		{"a Consumer that stops finishes what is in work and gives the rest back", true, drainOnStop},
+		{"a Consumer goes on after its connection was cut", true, reconnects},
+		{"null, empty and binary bodies come to the handler as they are", true, bodiesArrive},
+		{"a Consumer keeps the order of a lane", f.Lanes, orderInALane},
 	} {
 		if test.when {
 			t.Run(test.name, func(t *testing.T) {

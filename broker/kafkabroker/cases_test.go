@@ -388,7 +388,7 @@ func ahead(t *testing.T, k kafka) {
 // silence makes a source unreachable for its group, as the death of its
 // process does.
 type silence struct {
-	wires
+	*wires
 	mu   sync.Mutex
 	dead bool
 }
@@ -422,19 +422,24 @@ func (s *silence) end() {
 	s.mu.Unlock()
 }
 
+// closeLater closes a source of which nobody hears any more.
+func closeLater(t testing.TB, s broker.Source) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+	})
+}
+
 func suspects(t *testing.T, k kafka) {
 	b := newBench(t, k, 1)
 	b.publish(0, 1200)
-	var dead silence
+	dead := &silence{wires: &wires{}}
 	first := b.k.source(t, b.group, b.topic, dead.option)
 	d := b.receive(first, 20)
 	b.ack(first, d[:10]...)
 	dead.fall()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = first.Close(ctx) // nobody hears it
-	})
+	closeLater(t, first)
 	second := b.source()
 	marked := b.receive(second, 1190)
 	for i, x := range marked {
@@ -511,7 +516,7 @@ func deletedRecords(t *testing.T, k kafka) {
 func blackout(t *testing.T, k kafka) {
 	b := newBench(t, k, 1)
 	b.publish(0, 10)
-	var line silence
+	line := &silence{wires: &wires{}}
 	s, h := b.k.source(t, b.group, b.topic, line.option), newHand()
 	close(h.release)
 	s.OnRevoke(h.revoke)

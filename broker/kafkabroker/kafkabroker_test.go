@@ -114,12 +114,23 @@ func (k kafka) harness() brokertest.Harness {
 	return brokertest.Harness{
 		Open: func(t *testing.T, _ brokertest.Options) brokertest.Queue {
 			topic, group, w := k.topic(t, 1), name("group"), &wires{}
+			var mu sync.Mutex
+			lives := map[broker.Source]*silence{}
 			return brokertest.Queue{
 				Topic: topic, Nowhere: name("nowhere"), Publisher: k.publisher(t), Cut: w.cut,
 				Source: func(t *testing.T) broker.Source {
-					return k.source(t, group, topic, func(c *kafkabroker.SourceConfig) {
-						c.Options = append(c.Options, kgo.Dialer(w.dial))
-					})
+					life := &silence{wires: w}
+					s := k.source(t, group, topic, life.option)
+					mu.Lock()
+					defer mu.Unlock()
+					lives[s] = life
+					return s
+				},
+				Kill: func(s broker.Source) {
+					mu.Lock()
+					defer mu.Unlock()
+					lives[s].fall()
+					closeLater(t, s)
 				},
 			}
 		},

@@ -28,6 +28,7 @@ func TestSuite(t *testing.T) {
 			return brokertest.Queue{
 				Topic: "orders", Publisher: b, Nowhere: "nowhere",
 				Source: func(*testing.T) broker.Source { return b.NewSource("stock") },
+				Kill:   func(broker.Source) {}, // nobody keeps its deliveries alive
 			}
 		},
 		Features: brokertest.Features{

@@ -31,6 +31,7 @@ func harness(url string) brokertest.Harness {
 			var (
 				mu    sync.Mutex
 				conns []*natstest.Conn
+				lives = map[broker.Source]*natstest.Conn{}
 			)
 			return brokertest.Queue{
 				Topic:     name + ".orders",
@@ -45,9 +46,16 @@ func harness(url string) brokertest.Harness {
 					if err != nil {
 						t.Fatal(err)
 					}
-					return newSource(t, own, natsbroker.SourceConfig{
+					s := newSource(t, own, natsbroker.SourceConfig{
 						Stream: name, Consumer: "stock", AckWait: o.AckWait, Ordered: o.Lanes, OrderingKeyHeader: keyHeader,
 					})
+					lives[s] = c
+					return s
+				},
+				Kill: func(s broker.Source) {
+					mu.Lock()
+					defer mu.Unlock()
+					lives[s].Close()
 				},
 				Cut: func() {
 					mu.Lock()

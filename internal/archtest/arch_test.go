@@ -58,7 +58,7 @@ var house = map[string]room{
 	"broker/membroker":   {[]string{"broker"}, "brokers know the contract and their client library alone"},
 	"broker/natsbroker":  {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
 	"broker/kafkabroker": {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
-	"broker/brokertest":  {[]string{"broker"}, "a suite for every broker, so it knows none"},
+	"broker/brokertest":  {[]string{"", "broker", "deadletter", "internal/memstore"}, "a suite for every broker, with a Consumer on it, so it knows none"},
 
 	"cmd/sekali":         {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
 	"internal/cli":       {[]string{"store", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},

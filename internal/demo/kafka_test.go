@@ -105,7 +105,9 @@ func TestADeadMemberIsBuriedLongBeforeItsSessionIsOver(t *testing.T) {
 func TestAGroupWithADeadMemberIsDeletedToo(t *testing.T) {
 	url, f := openFake(t)
 	member(t, f, courierService)
-	if err := f.close(t.Context(), false); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // less than its session
+	defer cancel()
+	if err := f.close(ctx, false); err != nil {
 		t.Error(err)
 	}
 	if found := left(t, url); len(found) != 0 {
