@@ -217,18 +217,21 @@ func (f *kafkaFeed) close(ctx context.Context, keep bool) error {
 	if keep {
 		return nil
 	}
-	var errs []error
+	var first error
 	for _, s := range services {
-		group := kafkaGroup(f.topic, s.name)
-		if err := f.deleteGroup(ctx, group); err != nil {
-			errs = append(errs, fmt.Errorf("delete the consumer group %s at %s: %w: delete it by hand", group, f, err))
+		if err := f.deleteGroup(ctx, kafkaGroup(f.topic, s.name)); err != nil && first == nil {
+			first = err
 		}
 	}
 	_, err := f.admin.DeleteTopic(ctx, f.topic)
-	if err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
-		errs = append(errs, fmt.Errorf("delete the topic %s at %s: %w: delete it by hand", f.topic, f, err))
+	if err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) && first == nil {
+		first = err
 	}
-	return errors.Join(errs...)
+	if first != nil {
+		// One server, one cause.
+		return fmt.Errorf("delete %s at %s: %w: delete by hand what is there", f.kept(), f, first)
+	}
+	return nil
 }
 
 // deleteGroup deletes a group whose members are all dead, as soon as the
