@@ -58,7 +58,7 @@ func (e *crashError) Unwrap() error { return errCrashes }
 func (c *Consumer[Tx]) together(ctx context.Context, j *job, recorded bool) ([]store.State, error) {
 	inProcess.enter()
 	defer inProcess.leave()
-	tx, states, err := c.cfg.Store.Begin(ctx, c.claimFor(j))
+	tx, states, err := c.cfg.Store.Begin(ctx, c.claimFor([]*job{j}))
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +69,7 @@ func (c *Consumer[Tx]) together(ctx context.Context, j *job, recorded bool) ([]s
 // was recorded, forgets that in the same transaction.
 func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, tx Tx, _ int) error {
 	return func(ctx context.Context, tx Tx, _ int) error {
-		m := &Message{Message: j.delivery.Message.Clone(), key: j.message.key}
-		err := guard(func() error { return c.cfg.Handle(ctx, tx, m) })
+		_, _, err := c.handle(ctx, tx, copies([]*job{j}), time.Time{})
 		if err == nil && recorded {
 			err = c.starts.EndIn(ctx, tx, c.cfg.Name, j.message.key)
 		}
@@ -81,7 +80,7 @@ func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, 
 // firstTime: the broker hints, but no process died in the middle of it that
 // would have recorded it.
 func (c *Consumer[Tx]) firstTime(ctx context.Context, j *job) ([]store.State, error) {
-	states, err := c.cfg.Store.Seen(ctx, c.claimFor(j))
+	states, err := c.cfg.Store.Seen(ctx, c.claimFor([]*job{j}))
 	if err != nil {
 		return nil, err
 	}
@@ -109,10 +108,10 @@ func (c *Consumer[Tx]) alone(ctx context.Context, j *job) ([]store.State, error)
 	if err != nil {
 		return nil, err
 	}
-	c.observe(Event{Kind: Suspected, Message: j.message, Attempt: n})
+	c.observe(Event{Kind: Suspected, Message: &j.message, Attempt: n})
 	// A rival may hold the key for long; nobody else works meanwhile.
 	claiming, cancel := context.WithTimeout(ctx, alonePatience)
-	tx, states, err := c.cfg.Store.Begin(claiming, c.claimFor(j))
+	tx, states, err := c.cfg.Store.Begin(claiming, c.claimFor([]*job{j}))
 	cancel()
 	if err != nil {
 		c.outlived(ctx, c.starts.TakeBack, j)
@@ -137,6 +136,6 @@ func (c *Consumer[Tx]) outlived(ctx context.Context, correct func(context.Contex
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startsTimeout)
 	defer cancel()
 	if err := correct(ctx, c.cfg.Name, j.message.key); err != nil {
-		c.observe(Event{Kind: Interrupted, Message: j.message, Err: fmt.Errorf("correct the starts that are recorded: %w", err)})
+		c.observe(Event{Kind: Interrupted, Message: &j.message, Err: fmt.Errorf("correct the starts that are recorded: %w", err)})
 	}
 }

@@ -2,6 +2,7 @@ package sekali_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -154,15 +155,19 @@ func TestASuspectRunsAloneInTheWholeProcess(t *testing.T) {
 	var inWork, most atomic.Int32
 	var meeting sync.WaitGroup // so that something does run side by side
 	meeting.Add(2)
+	var met [2]sync.Once
 	busy := func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
 		n := inWork.Add(1)
 		defer inWork.Add(-1)
+		for i, id := range []string{"meets0", "meets1"} {
+			if m.ID == id {
+				met[i].Do(meeting.Done)
+				meeting.Wait()
+				n = max(n, inWork.Load())
+			}
+		}
 		if m.ID[0] == 's' && n > 1 {
 			t.Errorf("a suspect ran beside %d others", n-1)
-		}
-		if m.ID == "nA" {
-			meeting.Done()
-			meeting.Wait()
 		}
 		for {
 			seen := most.Load()
@@ -187,6 +192,10 @@ func TestASuspectRunsAloneInTheWholeProcess(t *testing.T) {
 			}
 		}))
 	}
+	for i, r := range rigs {
+		r.source.push(fmt.Sprint("meets", i))
+	}
+	meeting.Wait()
 	for i := range 200 {
 		for _, r := range rigs {
 			if i%40 == 20 {
@@ -196,9 +205,9 @@ func TestASuspectRunsAloneInTheWholeProcess(t *testing.T) {
 		}
 	}
 	for _, r := range rigs {
-		r.events.wait(t, 205, kind(sekali.Finished))
+		r.events.wait(t, 206, kind(sekali.Finished))
 		r.finish()
-		r.wantCounter("sold", 205)
+		r.wantCounter("sold", 206)
 	}
 	if most.Load() < 2 {
 		t.Error("nothing ever ran side by side: the test proves nothing")

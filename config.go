@@ -11,8 +11,8 @@ import (
 	"github.com/sekali/sekali/store"
 )
 
-// Config says what a Consumer is made of. Name, Source, Store, Key and Handle
-// are required.
+// Config says what a Consumer is made of. Name, Source, Store, Key and one of
+// Handle and HandleBatch are required.
 type Config[Tx any] struct {
 	// Name of the consumer: whose effect it is. Part of the primary key.
 	Name string
@@ -22,10 +22,18 @@ type Config[Tx any] struct {
 	Store store.Store[Tx]
 	// Key takes the message key. A message without one becomes a dead letter.
 	Key KeyFunc
-	// Handle changes business data for one message, in its transaction. It is
-	// called from several goroutines at once, each with a message of its own,
-	// unless Workers is 1.
+	// Handle changes business data for one message, in its transaction, which
+	// other messages may share. It is called from several goroutines at once,
+	// each with a message of its own, unless Workers is 1. It may be called
+	// again for a message that did not fail, because another one of its
+	// transaction did, and everything was rolled back.
 	Handle Handler[Tx]
+
+	// HandleBatch changes business data for several messages at once, in one
+	// transaction: all or nothing. Give it or Handle, not both.
+	HandleBatch BatchHandler[Tx]
+	// Batch is how many messages share a transaction.
+	Batch Batch
 
 	// Fingerprint of the body, stored with the key: another body under the
 	// same key is then a conflict and becomes a dead letter, instead of being
@@ -48,11 +56,11 @@ type Config[Tx any] struct {
 	// DeadLetters takes what cannot be processed. Defaults to the table
 	// dead_letters in the Store's database.
 	DeadLetters deadletter.Sink
-	// Workers is how many messages are in work at once, and so how many
-	// connections of the Store's pool are used. Defaults to 4.
+	// Workers is how many transactions are open at once at most, and so how
+	// many connections of the Store's pool are used. Defaults to 4.
 	Workers int
-	// MaxAttempts is how often the handler is called on a message in vain
-	// before it becomes a dead letter. Any error of the handler counts, a
+	// MaxAttempts is how often the handler is called in vain on a message that
+	// is alone in its transaction, before it becomes a dead letter. Any error of the handler counts, a
 	// missing table of its own and a lost transaction (ErrTransactionLost)
 	// among them; deadlocks and lost connections do not. The count begins
 	// anew when the message is received again, after a restart say.
@@ -72,8 +80,8 @@ type Config[Tx any] struct {
 	// with no transaction open; others go on, but those of its lane wait too.
 	Backoff Backoff
 	// MaxHeld is how many deliveries may be in hand at once, those that wait
-	// for a further attempt among them. Defaults to 1,000, or twice Workers if
-	// that is more.
+	// for a further attempt among them. Defaults to 1,000, or to twice what
+	// Workers and Batch.Size allow in work if that is more.
 	MaxHeld int
 	// DrainTimeout is how long a stop waits for messages in work before their
 	// context is cancelled. Defaults to 30 s.
@@ -97,8 +105,14 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	if c.MaxConflicts == 0 {
 		c.MaxConflicts = maxConflicts
 	}
+	if c.Batch.Size == 0 {
+		c.Batch.Size = 100
+	}
+	if c.Batch.MaxOpen == 0 {
+		c.Batch.MaxOpen = 200 * time.Millisecond
+	}
 	if c.MaxHeld == 0 {
-		c.MaxHeld = max(1000, 2*c.Workers)
+		c.MaxHeld = max(1000, 2*c.Workers*c.Batch.Size)
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 30 * time.Second
@@ -153,7 +167,10 @@ func (c Config[Tx]) validate() error {
 	wrong(c.Source == nil, "Source is not set: give the broker.Source that messages come from")
 	wrong(c.Store == nil, "Store is not set: give the store that keys go to, such as pgxstore.New(pool)")
 	wrong(c.Key == nil, "Key is not set: say where the message key is, such as sekali.Header(\"idempotency-key\")")
-	wrong(c.Handle == nil, "Handle is not set: give the function that changes business data")
+	wrong(c.Handle == nil && c.HandleBatch == nil, "Handle is not set: give the function that changes business data, or HandleBatch")
+	wrong(c.Handle != nil && c.HandleBatch != nil, "Handle and HandleBatch are both set: keep one")
+	wrong(c.Batch.Size < 0, "Batch.Size is %d: use 1 or more", c.Batch.Size)
+	wrong(c.Batch.MaxOpen < 0, "Batch.MaxOpen is %v: use a time above zero", c.Batch.MaxOpen)
 	wrong(c.Workers < 0, "Workers is %d: use 1 or more", c.Workers)
 	wrong(c.MaxAttempts < 0, "MaxAttempts is %d: use 1 or more", c.MaxAttempts)
 	wrong(c.OnBlocked > HoldKey, "OnBlocked is %d: use Pass or HoldKey", c.OnBlocked)

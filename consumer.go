@@ -22,9 +22,16 @@ type Consumer[Tx any] struct {
 	source broker.Source
 	lanes  *lanes
 	settle *settler
-	starts store.Starts[Tx]  // nil: the Store keeps none, so nothing is recorded
-	holder deadletter.Holder // nil unless OnBlocked is HoldKey
-	ran    atomic.Bool
+	pace   *pace
+
+	// What the Store and the sink offer besides; nil if they don't.
+	unclaimer store.Unclaimer[Tx]
+	starts    store.Starts[Tx]  // without it nothing is recorded
+	holder    deadletter.Holder // if OnBlocked is HoldKey
+	ran       atomic.Bool
+
+	stopping atomic.Bool  // what is in work is finished, no more is begun
+	revoking atomic.Int32 // lanes go to another instance, which waits
 }
 
 // NewConsumer returns a Consumer, or an error that says which fields of the
@@ -36,6 +43,8 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	}
 	c := &Consumer[Tx]{cfg: full, source: full.Source, lanes: newLanes()}
 	c.settle = newSettler(c.source, c.observe)
+	c.pace = newPace(full.Batch, full.Workers)
+	c.unclaimer, _ = store.As[store.Unclaimer[Tx]](full.Store)
 	if keeper, ok := store.As[interface{ Starts() store.Starts[Tx] }](full.Store); ok {
 		c.starts = keeper.Starts()
 	}
@@ -87,7 +96,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	}
 
 	err = c.receive(ctx)
-	c.lanes.stop()
+	c.stop()
 	c.giveBack(c.lanes.drain()) // others can have it while we finish
 	timer := time.AfterFunc(c.cfg.DrainTimeout, cancel)
 	workers.Wait()
@@ -97,6 +106,11 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	stopKeeping()
 	keeping.Wait()
 	return err
+}
+
+func (c *Consumer[Tx]) stop() {
+	c.stopping.Store(true)
+	c.lanes.stop()
 }
 
 // check waits until the database is there and fit. It returns false when the
@@ -129,9 +143,9 @@ func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
 // receive takes deliveries in until ctx ends or the source is closed.
 func (c *Consumer[Tx]) receive(ctx context.Context) error {
 	// room must wake up when ctx ends.
-	defer context.AfterFunc(ctx, c.lanes.stop)()
+	defer context.AfterFunc(ctx, c.stop)()
 	for failures := 0; ctx.Err() == nil; {
-		n := c.lanes.room(2*c.cfg.Workers, c.cfg.MaxHeld)
+		n := c.lanes.room(c.pace.want, c.cfg.MaxHeld)
 		if n == 0 {
 			return nil
 		}
@@ -156,38 +170,25 @@ func (c *Consumer[Tx]) receive(ctx context.Context) error {
 
 // take puts deliveries in hand, or gives them back after a stop.
 func (c *Consumer[Tx]) take(deliveries []*broker.Delivery) {
+	slab := make([]job, len(deliveries))
 	jobs := make([]*job, len(deliveries))
 	for i, d := range deliveries {
-		jobs[i] = &job{delivery: d, message: &Message{Message: d.Message}}
-		jobs[i].order, jobs[i].orderErr = c.orderOf(d)
-		c.observe(Event{Kind: Received, Message: jobs[i].message, Redelivered: d.Redelivered})
+		j := &slab[i]
+		j.delivery, j.message = d, Message{Message: d.Message}
+		jobs[i] = j
+		c.observe(Event{Kind: Received, Message: &j.message, Redelivered: d.Redelivered})
 	}
+	c.takeKeys(jobs)
 	c.giveBack(c.lanes.add(jobs))
-}
-
-// orderOf returns a message's ordering key; empty: none.
-func (c *Consumer[Tx]) orderOf(d *broker.Delivery) (order string, err error) {
-	if c.cfg.Order == nil {
-		if d.Message.OrderingKey == nil {
-			return "", nil
-		}
-		return JoinKey(d.Message.Topic, string(d.Message.OrderingKey)), nil
-	}
-	err = guard(func() error {
-		order = c.cfg.Order(&Message{Message: d.Message.Clone()})
-		return nil
-	})
-	if err != nil {
-		return "", fmt.Errorf("take the ordering key: %w", err)
-	}
-	return order, nil
 }
 
 // revoke lets lanes go to another instance: what is in work is finished and
 // acknowledged, the rest is the other's.
 func (c *Consumer[Tx]) revoke(ctx context.Context, lanes []string) {
+	c.revoking.Add(1)
+	defer c.revoking.Add(-1)
 	for _, j := range c.lanes.revoke(ctx, lanes) {
-		c.observe(Event{Kind: Released, Message: j.message})
+		c.observe(Event{Kind: Released, Message: &j.message})
 	}
 	c.settle.wait(ctx)
 }
@@ -195,34 +196,56 @@ func (c *Consumer[Tx]) revoke(ctx context.Context, lanes []string) {
 // giveBack returns jobs to the broker unprocessed.
 func (c *Consumer[Tx]) giveBack(jobs []*job) {
 	for _, j := range jobs {
-		c.observe(Event{Kind: Released, Message: j.message})
+		c.observe(Event{Kind: Released, Message: &j.message})
 		c.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Retry})
 	}
 }
 
-// work is a worker: it takes the first job of a lane, brings it one step
-// further, and lets the lane go.
+// work is a worker: it takes jobs into work, brings them one step further, and
+// lets their lines go.
 func (c *Consumer[Tx]) work(ctx context.Context) {
 	for {
-		in, j := c.lanes.next()
-		if j == nil {
+		jobs := c.lanes.next(c.pace.batch)
+		if jobs == nil {
 			return
 		}
-		if j.delivery.Expired() {
-			// Somebody else may have it by now. It is not settled: the broker
-			// delivers it again.
-			c.observe(Event{Kind: Expired, Message: j.message})
-			c.giveBack(c.lanes.abandon(in))
-			continue
-		}
-		pause, done := c.step(ctx, j)
-		if done {
-			c.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Ack})
-			c.lanes.done(in)
-			continue
-		}
-		c.lanes.later(in, pause)
+		c.pace.enter()
+		c.process(ctx, c.unheld(ctx, c.unexpired(jobs)))
+		c.pace.leave()
+		c.lanes.end(jobs)
 	}
+}
+
+// unexpired leaves out jobs whose time is over, and those behind them in their
+// lines. Somebody else may have them by now. They are not settled: the broker
+// delivers them again.
+func (c *Consumer[Tx]) unexpired(jobs []*job) []*job {
+	live := jobs[:0:0]
+	for _, j := range jobs {
+		switch {
+		case j.expired: // behind one that is
+		case j.delivery.Expired():
+			c.observe(Event{Kind: Expired, Message: &j.message})
+			behind := c.lanes.expire(j)
+			for _, b := range behind {
+				b.expired = true
+			}
+			c.giveBack(behind)
+		default:
+			live = append(live, j)
+		}
+	}
+	return live
+}
+
+// acknowledge tells the broker, soon, that messages are done with.
+func (c *Consumer[Tx]) acknowledge(jobs []*job) {
+	acks := make([]broker.Settlement, len(jobs))
+	for i, j := range jobs {
+		j.done = true
+		acks[i] = broker.Settlement{Delivery: j.delivery, Action: broker.Ack}
+	}
+	c.settle.add(acks...)
 }
 
 // keepAlive asks the broker for more time for all that is in hand.

@@ -624,7 +624,6 @@ func TestAKeyThatTravelsWithACopyWinsOnlyForItsConsumer(t *testing.T) {
 
 func TestMessagesOfALaneTakeEffectInOrderEvenWhenOneFails(t *testing.T) {
 	var mu sync.Mutex
-	var order []string
 	failed := map[string]int{}
 	r := start(t, handle(func(_ context.Context, tx *memstore.Tx, m *sekali.Message) error {
 		mu.Lock()
@@ -633,7 +632,7 @@ func TestMessagesOfALaneTakeEffectInOrderEvenWhenOneFails(t *testing.T) {
 			failed[m.ID]++
 			return errors.New("not now")
 		}
-		order = append(order, m.ID)
+		tx.Add(m.ID, 1)
 		return nil
 	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 8 })
 	var want []string
@@ -650,7 +649,7 @@ func TestMessagesOfALaneTakeEffectInOrderEvenWhenOneFails(t *testing.T) {
 		for i := range 10 {
 			want = append(want, fmt.Sprintf("%s%d", lane, i))
 		}
-		for _, id := range order {
+		for _, id := range r.memory.Log() {
 			if strings.HasPrefix(id, lane) {
 				got = append(got, id)
 			}
@@ -694,7 +693,7 @@ func TestAStopFinishesWhatIsInWorkAndGivesTheRestBack(t *testing.T) {
 			t.Error("the handler's context ended before the drain time-out")
 		}
 		return sell(ctx, tx, m)
-	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 1 })
+	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers, c.Batch.Size = 1, 1 })
 	r.source.push("a", "b")
 	<-entered
 	r.events.wait(t, 2, kind(sekali.Received))
@@ -895,7 +894,7 @@ func TestDeliveriesAreNotHoarded(t *testing.T) {
 	r := start(t, handle(func(context.Context, *memstore.Tx, *sekali.Message) error {
 		<-hold
 		return nil
-	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 2 })
+	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers, c.Batch.Size = 2, 1 })
 	for i := range 100 {
 		r.source.push(fmt.Sprint(i))
 	}

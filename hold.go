@@ -8,36 +8,73 @@ import (
 	"github.com/sekali/sekali/store"
 )
 
+// unheld leaves out jobs behind something in their ordering key that waits for
+// somebody's decision: they are held there.
+func (c *Consumer[Tx]) unheld(ctx context.Context, jobs []*job) []*job {
+	if c.holder == nil {
+		return jobs
+	}
+	var free *line // the last line behind whose first job nothing can be
+	clear := jobs[:0:0]
+	for _, j := range jobs {
+		switch {
+		case j.order == "" || j.bad != nil || j.letter != nil || j.in == free:
+		case j.in.stuck:
+			continue
+		default:
+			found, blocked, pause := c.heldBack(ctx, j)
+			switch {
+			case found == kept:
+				c.acknowledge([]*job{j})
+				continue
+			case found == unknown:
+				hold([]*job{j}, pause)
+				continue
+			case !blocked:
+				free = j.in
+			}
+		}
+		clear = append(clear, j)
+	}
+	return clear
+}
+
+// What heldBack finds.
+type held uint8
+
+const (
+	unknown held = iota // the database did not answer
+	passes              // it may be processed
+	kept                // it is a held row
+)
+
 // heldBack looks whether something before a message in its ordering key waits
-// for somebody's decision, and if so holds the message there. over is false
-// when nothing does, and the message may go on.
+// for somebody's decision, and if so keeps the message there. blocked tells
+// that the next one of the key has to be looked at too.
 //
 // No lock is needed: the messages of a key pass here one after another, and
 // what is released runs in its place among them.
-func (c *Consumer[Tx]) heldBack(ctx context.Context, j *job) (pause time.Duration, over, done bool) {
+func (c *Consumer[Tx]) heldBack(ctx context.Context, j *job) (found held, blocked bool, pause time.Duration) {
 	blocked, err := c.holder.Blocked(ctx, c.cfg.Name, j.order)
 	if err == nil && !blocked {
-		j.free = true
-		return 0, false, false
+		return passes, false, 0
 	}
 	var states []store.State
 	if err == nil {
-		states, err = c.cfg.Store.Seen(ctx, c.claimFor(j))
+		states, err = c.cfg.Store.Seen(ctx, c.claimFor([]*job{j}))
 	}
-	switch {
-	case err != nil:
-	case states[0] != store.Fresh:
-		j.free = true // processed before: it has nothing to wait for
-		return 0, false, false
-	default:
+	if err == nil && states[0] != store.Fresh {
+		return passes, true, 0 // processed before: it has nothing to wait for
+	}
+	if err == nil {
 		err = c.holder.Hold(ctx, *c.letterOf(j, deadletter.Held, deadletter.Blocked, "an earlier message of its ordering key is a dead letter"))
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return 0, true, false
+			return unknown, true, 0
 		}
-		return c.interrupted(j, err), true, false
+		return unknown, true, c.interrupted(j, err)
 	}
-	c.observe(Event{Kind: Held, Message: j.message})
-	return 0, true, true
+	c.observe(Event{Kind: Held, Message: &j.message})
+	return kept, true, 0
 }

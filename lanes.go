@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sekali/sekali/broker"
@@ -13,63 +14,87 @@ import (
 // job is a delivery in hand, from its receipt to its settlement.
 type job struct {
 	delivery *broker.Delivery
-	message  *Message // what observers see: the original, with its key
-	order    string   // the ordering key; empty: none
-	orderErr error    // why it could not be taken
+	message  Message // what observers see: the original, with its key
+	order    string  // the ordering key; empty: none
+	bad      error   // why its key or ordering key could not be taken
+	reason   deadletter.Reason
 
-	attempts  int // calls of the handler in vain
+	attempts  int // calls of the handler in vain, the message alone in its transaction
 	conflicts int // transactions in a row that others got in the way of
 	outages   int // tries in a row on which the database was not there
 
-	fingerprint []byte // of the body; taken once, with the key
-	free        bool   // nothing before it in its ordering key blocks it
-
-	// revoked is set when its lane has gone to another instance while it was
-	// in work: it is not tried again here.
-	revoked bool
+	fingerprint []byte      // of the body; taken once, with the key
+	done        bool        // to be acknowledged: it leaves its line
+	expired     bool        // it stood behind one that had expired, and left with it
+	revoked     atomic.Bool // its lane has gone to another instance while it was in work
 
 	// letter is set once the message is to become a dead letter: then only
 	// writing it is left to do.
 	letter *deadletter.Letter
+
+	// in is the line in which it stands: own, if it has neither ordering key
+	// nor lane.
+	in      *line
+	own     line
+	ownJobs [1]*job
 }
 
 // suspect tells that a process may have died of the message.
 func (j *job) suspect() bool { return j.delivery.Redelivered || j.delivery.Attempt > 1 }
 
+// companionable tells that it may share a transaction with others: nothing
+// about it has been out of the ordinary.
+func (j *job) companionable() bool {
+	return j.bad == nil && j.letter == nil && j.attempts == 0 && j.conflicts == 0 && !j.suspect()
+}
+
 // lineName says which jobs take effect one after another: those of one
 // ordering key, whatever lanes they came by, or without one those of a lane.
 type lineName struct{ order, lane string }
 
-func (j *job) line() lineName {
+func (j *job) lineName() lineName {
 	if j.order != "" {
 		return lineName{order: j.order}
 	}
 	return lineName{lane: j.delivery.Lane}
 }
 
-// line is a queue of jobs that take effect one after another. A job that has
-// neither ordering key nor lane has a line of its own.
+// line is a queue of jobs that take effect one after another.
 type line struct {
-	name    lineName
-	jobs    []*job // the first is in work, waits for its next attempt, or is next
-	busy    bool   // the first is in work
+	name lineName
+	jobs []*job
+	// At most one of these: its first jobs are in work; it waits for the next
+	// attempt of the first; it waits for another line's job of the same key.
+	// None: it is ready.
+	busy    int // how many
 	waiting *time.Timer
+	blocked string
+
+	// What the worker that has it in work decides for its end.
+	stuck bool
+	pause time.Duration
+
+	prev, next *line // among all
 }
 
 // lanes holds the jobs in hand and hands them to workers: each line to one
-// worker at a time, a line whose first job waits to none.
+// worker at a time, a line whose first job waits to none; and each message key
+// to one worker at a time, whatever line it came by.
 type lanes struct {
 	mu      sync.Mutex
 	changed *sync.Cond // a line became ready, room came free, or all stopped
 	named   map[lineName]*line
-	all     map[*line]struct{}
+	all     line // the ring of all lines
 	ready   []*line
-	held    int // jobs in hand
+	keys    map[string]*job    // begun and not done
+	blocked map[string][]*line // behind those
+	held    int                // jobs in hand
 	stopped bool
 }
 
 func newLanes() *lanes {
-	l := &lanes{named: map[lineName]*line{}, all: map[*line]struct{}{}}
+	l := &lanes{named: map[lineName]*line{}, keys: map[string]*job{}, blocked: map[string][]*line{}}
+	l.all.prev, l.all.next = &l.all, &l.all
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
@@ -83,135 +108,189 @@ func (l *lanes) add(jobs []*job) (refused []*job) {
 		return jobs
 	}
 	for _, j := range jobs {
-		name := j.line()
-		in := l.named[name]
-		if in == nil || name == (lineName{}) {
-			in = &line{name: name}
-			l.all[in] = struct{}{}
-			if name != (lineName{}) {
-				l.named[name] = in
+		name := j.lineName()
+		if name == (lineName{}) {
+			j.ownJobs[0] = j
+			j.own.jobs = j.ownJobs[:]
+			j.in = &j.own
+			l.link(j.in)
+			l.ready = append(l.ready, j.in)
+		} else {
+			if j.in = l.named[name]; j.in == nil {
+				j.in = &line{name: name}
+				l.named[name] = j.in
+				l.link(j.in)
+				l.ready = append(l.ready, j.in)
 			}
-			l.ready = append(l.ready, in)
+			j.in.jobs = append(j.in.jobs, j)
 		}
-		in.jobs = append(in.jobs, j)
 		l.held++
 	}
 	l.changed.Broadcast()
 	return nil
 }
 
+func (l *lanes) link(in *line) {
+	in.prev, in.next = l.all.prev, &l.all
+	in.prev.next, in.next.prev = in, in
+}
+
+// each calls f for every line; f may forget it.
+func (l *lanes) each(f func(in *line)) {
+	for in := l.all.next; in != &l.all; {
+		next := in.next
+		f(in)
+		in = next
+	}
+}
+
 // deep is how many jobs may be in hand for each line that is wanted: jobs
-// behind others of their line give workers nothing to do, but among those that
+// behind others of their line give workers little to do, but among those that
 // are received next there may be other lines.
 const deep = 16
 
 // room waits until more deliveries are wanted and returns how many; 0 when the
-// lanes have stopped. Deliveries are not hoarded: want lines may be ready for
-// a worker, deep times as many jobs be in hand, not counting those whose line
-// waits for a further attempt, and never more than most in all.
-func (l *lanes) room(want, most int) int {
+// lanes have stopped. Deliveries are not hoarded: workers can begin want jobs,
+// of each line as many as batch; some more may be in hand behind them, not
+// counting those whose line waits for a further attempt; and never more than
+// most in all.
+func (l *lanes) room(want func() (jobs, batch int), most int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
 		if l.stopped {
 			return 0
 		}
-		if n := min(want-len(l.ready), deep*want-l.moving(), most-l.held); n > 0 {
+		jobs, batch := want()
+		begin, moving := l.supply(batch)
+		if n := min(jobs-begin, deep*jobs-moving, most-l.held); n > 0 {
 			return n
 		}
 		l.changed.Wait()
 	}
 }
 
-// moving counts the jobs whose line does not wait.
-func (l *lanes) moving() int {
-	n := l.held
-	for in := range l.all {
-		if in.waiting != nil {
-			n -= len(in.jobs)
-		}
+// supply counts the jobs that workers can begin, and those that do not stand
+// in a line that waits.
+func (l *lanes) supply(batch int) (begin, moving int) {
+	for _, in := range l.ready {
+		begin += min(len(in.jobs), batch)
 	}
-	return n
+	moving = l.held
+	l.each(func(in *line) {
+		if in.waiting != nil {
+			moving -= len(in.jobs)
+		}
+	})
+	return begin, moving
 }
 
-// next waits for a line that is ready and returns it with its first job; nil
+// next waits until there is something to do, and returns it: one job, or up to
+// batch jobs that may share a transaction, those of a line in their order. nil
 // when the lanes have stopped.
-func (l *lanes) next() (*line, *job) {
+func (l *lanes) next(batch func() int) []*job {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.ready) == 0 && !l.stopped {
+	for !l.stopped {
+		if jobs := l.take(batch()); len(jobs) > 0 {
+			l.changed.Broadcast()
+			return jobs
+		}
 		l.changed.Wait()
 	}
-	if l.stopped {
-		return nil, nil
-	}
-	in := l.ready[0]
-	l.ready[0] = nil
-	l.ready = l.ready[1:]
-	in.busy = true
-	l.changed.Broadcast()
-	return in, in.jobs[0]
+	return nil
 }
 
-// done takes the first job out of a line that next returned.
-func (l *lanes) done(in *line) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.dropFirst(in)
-	l.changed.Broadcast()
-}
-
-func (l *lanes) dropFirst(in *line) {
-	in.jobs[0] = nil
-	in.jobs = in.jobs[1:]
-	in.busy = false
-	l.held--
-	l.resume(in)
-}
-
-// resume makes a line ready for a worker, or forgets it if nothing is in it.
-func (l *lanes) resume(in *line) {
-	switch {
-	case len(in.jobs) == 0:
-		delete(l.all, in)
-		if in.name != (lineName{}) {
-			delete(l.named, in.name)
+func (l *lanes) take(most int) (jobs []*job) {
+	for len(jobs) < most && len(l.ready) > 0 {
+		in := l.ready[0]
+		if len(jobs) > 0 && !(jobs[0].companionable() && in.jobs[0].companionable()) {
+			break // one of them goes alone
 		}
-	case !l.stopped:
-		l.ready = append(l.ready, in)
+		l.ready[0] = nil
+		l.ready = l.ready[1:]
+		jobs = l.begin(in, jobs, most)
 	}
+	return jobs
 }
 
-// abandon takes a line that next returned apart, because its first job
-// expired: those behind it must not overtake it. It returns them.
-func (l *lanes) abandon(in *line) (behind []*job) {
+// begin takes the first jobs of a line into work, and appends them to jobs. If
+// another line's job of the same key is in work, the line waits for it.
+func (l *lanes) begin(in *line, jobs []*job, most int) []*job {
+	for _, j := range in.jobs {
+		if len(jobs) == most || len(jobs) > 0 && !j.companionable() {
+			break
+		}
+		if j.message.key != "" {
+			if first := l.keys[j.message.key]; first != nil && first != j {
+				if in.busy == 0 {
+					in.blocked = j.message.key
+					l.blocked[in.blocked] = append(l.blocked[in.blocked], in)
+				}
+				break
+			}
+			l.keys[j.message.key] = j
+		}
+		in.busy++
+		in.stuck, in.pause = false, 0
+		jobs = append(jobs, j)
+		if !j.companionable() {
+			break
+		}
+	}
+	return jobs
+}
+
+// end takes back what next returned. Jobs that are done leave their lines; a
+// line that is stuck waits for its pause, others are ready again.
+func (l *lanes) end(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	behind = in.jobs[1:]
-	l.held -= len(in.jobs)
-	in.jobs = nil
-	l.resume(in)
+	for _, j := range jobs {
+		if in := j.in; in.busy > 0 {
+			l.endLine(in)
+		}
+	}
 	l.changed.Broadcast()
-	return behind
 }
 
-// later makes a line that next returned ready again after d, with the same
-// first job. After a stop the line stays where it is, for drain; a job whose
-// lane was revoked is dropped.
-func (l *lanes) later(in *line, d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.changed.Broadcast()
-	in.busy = false
-	if in.jobs[0].revoked {
-		l.dropFirst(in)
+func (l *lanes) endLine(in *line) {
+	worked := in.busy
+	in.busy = 0
+	kept := in.jobs[:0]
+	for i, j := range in.jobs {
+		if i < worked && (j.done || j.revoked.Load()) {
+			l.left(j)
+			continue
+		}
+		kept = append(kept, j)
+	}
+	clear(in.jobs[len(kept):])
+	in.jobs = kept
+	if in.stuck && len(in.jobs) > 0 && !l.stopped && in.pause > 0 {
+		l.wait(in)
 		return
 	}
-	if l.stopped {
-		return
+	l.resume(in)
+}
+
+// left is called for each job that leaves.
+func (l *lanes) left(j *job) {
+	l.held--
+	if key := j.message.key; key != "" && l.keys[key] == j {
+		delete(l.keys, key)
+		for _, in := range l.blocked[key] {
+			in.blocked = ""
+			l.resume(in)
+		}
+		delete(l.blocked, key)
 	}
+}
+
+// wait makes a line ready after its pause.
+func (l *lanes) wait(in *line) {
 	var timer *time.Timer
-	timer = time.AfterFunc(d, func() {
+	timer = time.AfterFunc(in.pause, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if in.waiting != timer {
@@ -224,6 +303,47 @@ func (l *lanes) later(in *line, d time.Duration) {
 	in.waiting = timer
 }
 
+// resume makes a line ready for a worker, or forgets it if nothing is in it.
+func (l *lanes) resume(in *line) {
+	switch {
+	case len(in.jobs) == 0:
+		l.forget(in)
+	case !l.stopped:
+		l.ready = append(l.ready, in)
+	}
+}
+
+func (l *lanes) forget(in *line) {
+	if in.prev == nil {
+		return
+	}
+	in.prev.next, in.next.prev = in.next, in.prev
+	in.prev, in.next = nil, nil
+	if in.name != (lineName{}) {
+		delete(l.named, in.name)
+	}
+}
+
+// expire takes a line that is in work apart from j on, because j has expired:
+// those behind it must not overtake it. It returns those.
+func (l *lanes) expire(j *job) (behind []*job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := j.in
+	at := slices.Index(in.jobs, j)
+	behind = slices.Clone(in.jobs[at+1:])
+	for _, gone := range in.jobs[at:] {
+		l.left(gone)
+	}
+	in.jobs = in.jobs[:at]
+	in.busy = min(in.busy, at)
+	if in.busy == 0 {
+		l.resume(in)
+	}
+	l.changed.Broadcast()
+	return behind
+}
+
 // stop ends the handing out. Workers finish what they have in work. It may be
 // called twice.
 func (l *lanes) stop() {
@@ -231,9 +351,7 @@ func (l *lanes) stop() {
 	defer l.mu.Unlock()
 	l.stopped = true
 	l.ready = nil
-	for in := range l.all {
-		in.stopWaiting()
-	}
+	l.each((*line).stopWaiting)
 	l.changed.Broadcast()
 }
 
@@ -251,14 +369,15 @@ func (l *lanes) drain() []*job {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var idle []*job
-	for in := range l.all {
-		if !in.busy {
-			idle = append(idle, in.jobs...)
-			l.held -= len(in.jobs)
-			in.jobs = nil
-			l.resume(in)
+	l.each(func(in *line) {
+		if in.busy > 0 {
+			return
 		}
-	}
+		idle = append(idle, in.jobs...)
+		l.held -= len(in.jobs)
+		in.jobs = nil
+		l.forget(in)
+	})
 	return idle
 }
 
@@ -269,55 +388,61 @@ func (l *lanes) revoke(ctx context.Context, gone []string) (dropped []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var inWork []*job
-	for in := range l.all {
-		inWork, dropped = l.revokeIn(in, gone, inWork, dropped)
-	}
+	l.each(func(in *line) { inWork, dropped = l.revokeIn(in, gone, inWork, dropped) })
 	l.changed.Broadcast()
 	defer context.AfterFunc(ctx, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.changed.Broadcast()
 	})()
-	for ctx.Err() == nil && slices.ContainsFunc(inWork, l.holds) {
+	for ctx.Err() == nil && slices.ContainsFunc(inWork, (*job).inWork) {
 		l.changed.Wait()
 	}
+	for _, j := range inWork {
+		if !j.inWork() && !j.done {
+			dropped = append(dropped, j) // not begun, though its batch was
+		}
+	}
 	return dropped
+}
+
+// inWork tells whether a worker has it.
+func (j *job) inWork() bool {
+	return j.in.busy > 0 && slices.Contains(j.in.jobs[:j.in.busy], j)
 }
 
 // revokeIn does it for one line.
 func (l *lanes) revokeIn(in *line, gone []string, inWork, dropped []*job) (_, _ []*job) {
 	first := in.jobs[0]
-	kept := in.jobs[:0:0]
+	var kept []*job
 	for i, j := range in.jobs {
 		switch {
 		case !slices.Contains(gone, j.delivery.Lane):
 			kept = append(kept, j)
-		case i == 0 && in.busy:
-			j.revoked = true
+		case i < in.busy:
+			j.revoked.Store(true)
 			inWork = append(inWork, j)
 			kept = append(kept, j)
 		default:
 			dropped = append(dropped, j)
-			l.held--
+			l.left(j)
 		}
 	}
 	if len(kept) == len(in.jobs) {
 		return inWork, dropped
 	}
 	in.jobs = kept
-	if in.busy || len(kept) > 0 && kept[0] == first {
+	if in.busy > 0 || len(kept) > 0 && kept[0] == first {
 		return inWork, dropped // its first job is in work, waits, or is ready as before
 	}
 	in.stopWaiting()
+	if in.blocked != "" {
+		l.blocked[in.blocked] = slices.DeleteFunc(l.blocked[in.blocked], func(o *line) bool { return o == in })
+		in.blocked = ""
+	}
 	l.ready = slices.DeleteFunc(l.ready, func(o *line) bool { return o == in })
 	l.resume(in)
 	return inWork, dropped
-}
-
-// holds tells whether a job that was in work still is.
-func (l *lanes) holds(j *job) bool {
-	in := l.named[j.line()]
-	return in != nil && in.busy && in.jobs[0] == j
 }
 
 // deliveries returns those in hand, to be kept alive.
@@ -325,10 +450,10 @@ func (l *lanes) deliveries() []*broker.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := make([]*broker.Delivery, 0, l.held)
-	for in := range l.all {
+	l.each(func(in *line) {
 		for _, j := range in.jobs {
 			held = append(held, j.delivery)
 		}
-	}
+	})
 	return held
 }

@@ -24,8 +24,8 @@ type EventKind uint8
 //	Received         Message, Redelivered
 //	Finished         Message, Outcome, Duration      after the commit, before the acknowledgement
 //	AttemptFailed    Message, Attempt, Err, Pause    it will be tried again (Pause) or dead-lettered next
-//	Conflicted       Message, Err, Pause             deadlock and the like; not counted as an attempt
-//	Interrupted      Message, Err, Pause             the database is not there, or unfit; not counted
+//	Conflicted       Message, Err, Pause, Count      deadlock and the like; not counted as an attempt. Count: of a batch, whose first Message is
+//	Interrupted      Message, Err, Pause, Count      the database is not there, or unfit; not counted
 //	DeadLettered     Message, Reason, Attempt, Err   after the letter was written, before the acknowledgement
 //	DeadLetterFailed Message, Reason, Err, Pause     the letter could not be written; nothing is acknowledged
 //	Held             Message                         kept behind a dead letter of its ordering key, before the acknowledgement

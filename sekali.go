@@ -86,3 +86,10 @@ func (o Outcome) String() string {
 // once per attempt and must not commit, roll back or keep tx. An error rolls
 // everything back, the claim included.
 type Handler[Tx any] func(ctx context.Context, tx Tx, m *Message) error
+
+// BatchHandler changes business data for several messages at once, through tx
+// alone: all of them, or none and an error. All of them are fresh, and those of
+// one ordering key stand in their order. An error that wraps a *store.FailedAt
+// says which of them is at fault; of another one halving finds it, which calls
+// the handler again with fewer.
+type BatchHandler[Tx any] func(ctx context.Context, tx Tx, m []*Message) error

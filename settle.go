@@ -55,11 +55,11 @@ func (s *settler) start(ctx context.Context) (finish func()) {
 	}
 }
 
-// add queues a settlement.
-func (s *settler) add(x broker.Settlement) {
+// add queues settlements.
+func (s *settler) add(x ...broker.Settlement) {
 	s.mu.Lock()
-	s.pending = append(s.pending, x)
-	s.added++
+	s.pending = append(s.pending, x...)
+	s.added += len(x)
 	s.mu.Unlock()
 	s.poke()
 }

@@ -3,11 +3,9 @@ package sekali
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/sekali/sekali/deadletter"
-	"github.com/sekali/sekali/store"
 )
 
 // step brings a job one attempt further. It returns true when the message is
@@ -18,18 +16,8 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 	if j.letter != nil {
 		return c.bury(ctx, j)
 	}
-	if j.message.key == "" {
-		if err := c.takeKey(j); err != nil {
-			return c.condemn(ctx, j, deadletter.NoKey, err)
-		}
-	}
-	if j.orderErr != nil {
-		return c.condemn(ctx, j, deadletter.Permanent, j.orderErr)
-	}
-	if c.cfg.OnBlocked == HoldKey && j.order != "" && !j.free {
-		if pause, over, done := c.heldBack(ctx, j); over {
-			return pause, done
-		}
+	if j.bad != nil {
+		return c.condemn(ctx, j, j.reason, j.bad)
 	}
 	began := time.Now()
 	states, err := c.attempt(ctx, j)
@@ -37,32 +25,11 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 		return c.failed(ctx, j, err)
 	}
 	outcome := outcomeOf(states[0])
-	c.observe(Event{Kind: Finished, Message: j.message, Outcome: outcome, Duration: time.Since(began)})
+	c.finished([]*job{j}, states, began)
 	if outcome == Conflict {
 		return c.condemn(ctx, j, deadletter.Conflict, ErrConflict)
 	}
 	return 0, true
-}
-
-// takeKey takes the key and the fingerprint, once. The extractors get a copy:
-// they are the user's.
-func (c *Consumer[Tx]) takeKey(j *job) error {
-	m := &Message{Message: j.delivery.Message.Clone()}
-	err := guard(func() (err error) {
-		if m.key, err = takeKey(c.cfg.Name, c.cfg.Key, m); err == nil && c.cfg.Fingerprint != nil {
-			j.fingerprint = c.cfg.Fingerprint(m)
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("take the key: %w", err)
-	}
-	j.message.key = m.key
-	return nil
-}
-
-func (c *Consumer[Tx]) claimFor(j *job) store.Claim {
-	return store.Claim{Consumer: c.cfg.Name, Keys: []store.Key{{Raw: j.message.key, Fingerprint: j.fingerprint}}}
 }
 
 // failed decides what an error of an attempt means for the message.
@@ -86,7 +53,7 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 	case blameConflict:
 		if j.conflicts++; j.conflicts < c.cfg.MaxConflicts {
 			pause := conflictBackoff.after(j.conflicts)
-			c.observe(Event{Kind: Conflicted, Message: j.message, Err: err, Pause: pause})
+			c.observe(Event{Kind: Conflicted, Message: &j.message, Err: err, Pause: pause})
 			return pause, false
 		}
 		j.conflicts = 0
@@ -94,7 +61,7 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 		return c.interrupted(j, err), false
 	case blameLater:
 		pause, _ := retryAfter(err)
-		c.observe(Event{Kind: AttemptFailed, Message: j.message, Attempt: j.attempts, Err: err, Pause: pause})
+		c.observe(Event{Kind: AttemptFailed, Message: &j.message, Attempt: j.attempts, Err: err, Pause: pause})
 		return pause, false
 	case blamePermanent:
 		j.attempts++
@@ -106,7 +73,7 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 		return c.condemn(ctx, j, deadletter.Exhausted, err)
 	}
 	pause := c.cfg.Backoff.after(j.attempts)
-	c.observe(Event{Kind: AttemptFailed, Message: j.message, Attempt: j.attempts, Err: err, Pause: pause})
+	c.observe(Event{Kind: AttemptFailed, Message: &j.message, Attempt: j.attempts, Err: err, Pause: pause})
 	return pause, false
 }
 
@@ -115,7 +82,7 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 func (c *Consumer[Tx]) interrupted(j *job, err error) time.Duration {
 	j.outages++
 	pause := outageBackoff.after(j.outages)
-	c.observe(Event{Kind: Interrupted, Message: j.message, Err: err, Pause: pause})
+	c.observe(Event{Kind: Interrupted, Message: &j.message, Err: err, Pause: pause})
 	return pause
 }
 
@@ -151,11 +118,11 @@ func (c *Consumer[Tx]) bury(ctx context.Context, j *job) (time.Duration, bool) {
 	if err := c.cfg.DeadLetters.Put(ctx, *j.letter); err != nil {
 		j.outages++
 		pause := outageBackoff.after(j.outages)
-		c.observe(Event{Kind: DeadLetterFailed, Message: j.message, Reason: j.letter.Reason, Err: err, Pause: pause})
+		c.observe(Event{Kind: DeadLetterFailed, Message: &j.message, Reason: j.letter.Reason, Err: err, Pause: pause})
 		return pause, false
 	}
 	c.observe(Event{
-		Kind: DeadLettered, Message: j.message, Reason: j.letter.Reason, Attempt: j.letter.Attempts,
+		Kind: DeadLettered, Message: &j.message, Reason: j.letter.Reason, Attempt: j.letter.Attempts,
 		Err: errors.New(j.letter.Error),
 	})
 	return 0, true

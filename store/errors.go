@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 )
 
@@ -61,3 +62,19 @@ func (e *SchemaError) Error() string {
 
 // Unwrap returns what the server said.
 func (e *SchemaError) Unwrap() error { return e.Err }
+
+// FailedAt is what an error of a batch's handler wraps to say which of the
+// messages is at fault: it then gets a transaction of its own, and those before
+// it and after it are committed without it. Without it, halving finds it.
+type FailedAt struct {
+	// Index among the messages that the handler was given, from 0.
+	Index int
+	// Err is what went wrong with it.
+	Err error
+}
+
+// Error returns what went wrong, and with which message.
+func (e *FailedAt) Error() string { return "message " + strconv.Itoa(e.Index) + ": " + e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *FailedAt) Unwrap() error { return e.Err }

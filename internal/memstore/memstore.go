@@ -28,6 +28,7 @@ type Store struct {
 	rows     map[id][]byte        // committed keys with their fingerprints
 	claims   map[id]chan struct{} // claims of open transactions, closed at their end
 	counters map[string]int
+	log      []string // counters in the order in which they were changed
 	letters  []deadletter.Letter
 	starts   map[id]int // lone starts that have not ended
 	open     int
@@ -46,12 +47,16 @@ type Tx struct {
 	claimed map[id][]byte
 	ended   chan struct{}
 	added   map[string]int
-	endsOf  []id // starts that end with it
+	names   []string // of what was added, in order
+	endsOf  []id     // starts that end with it
 	done    bool
 }
 
 // Add changes a counter, when the transaction commits.
-func (t *Tx) Add(counter string, n int) { t.added[counter] += n }
+func (t *Tx) Add(counter string, n int) {
+	t.added[counter] += n
+	t.names = append(t.names, counter)
+}
 
 // Begin implements store.Store.
 func (s *Store) Begin(ctx context.Context, c store.Claim) (*Tx, []store.State, error) {
@@ -150,6 +155,7 @@ func (s *Store) end(tx *Tx, commit bool) {
 		for name, n := range tx.added {
 			s.counters[name] += n
 		}
+		s.log = append(s.log, tx.names...)
 		for _, k := range tx.endsOf {
 			delete(s.starts, k)
 		}
@@ -197,6 +203,14 @@ func (s *Store) Counter(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counters[name]
+}
+
+// Log returns the counters that committed transactions changed, in the order
+// in which that took effect.
+func (s *Store) Log() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.log)
 }
 
 // Keys returns how many keys are committed.

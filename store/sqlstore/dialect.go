@@ -103,6 +103,8 @@ type Texts struct {
 	CreateTable string
 	// AddFingerprint gives it the column fingerprint.
 	AddFingerprint string
+	// ProcessedMessages is the quoted name of the table processed_messages.
+	ProcessedMessages string
 	// DeadLetters is the quoted name of the table dead_letters.
 	DeadLetters string
 	// Placeholder returns the placeholder of the nth parameter, from 1.

@@ -194,12 +194,13 @@ func (dialect) Unread(driverConn any) bool {
 
 func (dialect) Texts(t store.Tables) sqlstore.Texts {
 	return sqlstore.Texts{
-		CreateTable:    createTable(t, nopadMariaDB),
-		AddFingerprint: "ALTER TABLE " + t.In(t.ProcessedMessages) + " ADD COLUMN fingerprint BINARY(32) NULL;",
-		DeadLetters:    sqltext.Quote(t, t.DeadLetters, "`"),
-		Placeholder:    func(int) string { return "?" },
-		Now:            "UTC_TIMESTAMP(6)",
-		TimeText:       func(column string) string { return "DATE_FORMAT(" + column + ", '%Y-%m-%d %H:%i:%s.%f')" },
+		CreateTable:       createTable(t, nopadMariaDB),
+		AddFingerprint:    "ALTER TABLE " + t.In(t.ProcessedMessages) + " ADD COLUMN fingerprint BINARY(32) NULL;",
+		ProcessedMessages: sqltext.Quote(t, t.ProcessedMessages, "`"),
+		DeadLetters:       sqltext.Quote(t, t.DeadLetters, "`"),
+		Placeholder:       func(int) string { return "?" },
+		Now:               "UTC_TIMESTAMP(6)",
+		TimeText:          func(column string) string { return "DATE_FORMAT(" + column + ", '%Y-%m-%d %H:%i:%s.%f')" },
 		// VALUES() is the only form that both servers know.
 		OnCopy: func(columns ...string) string {
 			set := "ON DUPLICATE KEY UPDATE copies = copies + 1"

@@ -164,10 +164,11 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 	s := pgsql.New(t)
 	letters, starts := pgsql.Quote(t, t.DeadLetters), pgsql.Quote(t, t.MessageStarts)
 	return sqlstore.Texts{
-		CreateTable:    s.CreateTable(),
-		AddFingerprint: s.NoFingerprint().SQL,
-		DeadLetters:    letters,
-		Placeholder:    func(n int) string { return "$" + strconv.Itoa(n) },
+		CreateTable:       s.CreateTable(),
+		AddFingerprint:    s.NoFingerprint().SQL,
+		ProcessedMessages: pgsql.Quote(t, t.ProcessedMessages),
+		DeadLetters:       letters,
+		Placeholder:       func(n int) string { return "$" + strconv.Itoa(n) },
 		// Once for the statement: first_at and last_at are the same then.
 		Now:           "statement_timestamp() AT TIME ZONE 'UTC'",
 		TimeText:      func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },

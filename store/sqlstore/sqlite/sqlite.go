@@ -133,10 +133,11 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
     message_key   VARCHAR(200) NOT NULL,
     processed_at  TIMESTAMP NOT NULL DEFAULT (` + now + `),
     PRIMARY KEY (consumer_name, message_key)) WITHOUT ROWID;`,
-		AddFingerprint: "ALTER TABLE " + t.In(t.ProcessedMessages) + " ADD COLUMN fingerprint BLOB;",
-		DeadLetters:    sqltext.Quote(t, t.DeadLetters, `"`),
-		Placeholder:    func(int) string { return "?" },
-		Now:            now,
+		AddFingerprint:    "ALTER TABLE " + t.In(t.ProcessedMessages) + " ADD COLUMN fingerprint BLOB;",
+		ProcessedMessages: sqltext.Quote(t, t.ProcessedMessages, `"`),
+		DeadLetters:       sqltext.Quote(t, t.DeadLetters, `"`),
+		Placeholder:       func(int) string { return "?" },
+		Now:               now,
 		// As an expression: a column's declared type would make the driver
 		// parse it.
 		TimeText:      func(column string) string { return column + " || ''" },

@@ -1,0 +1,35 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/sekali/sekali/store"
+)
+
+var _ store.Unclaimer[*sql.Tx] = (*Store)(nil)
+
+// unclaimAtOnce keeps a statement below every database's limit of parameters.
+const unclaimAtOnce = 500
+
+// Unclaim implements store.Unclaimer.
+func (s *Store) Unclaim(ctx context.Context, tx *sql.Tx, c store.Claim) error {
+	for keys := range slices.Chunk(c.Keys, unclaimAtOnce) {
+		q := query{texts: s.texts}
+		q.add("DELETE FROM "+s.texts.ProcessedMessages+" WHERE consumer_name = ? AND message_key IN (", c.Consumer)
+		for i, k := range keys {
+			comma := ", "
+			if i == 0 {
+				comma = ""
+			}
+			q.add(comma+"?", store.StoredKey(k.Raw))
+		}
+		q.add(")")
+		if _, err := tx.ExecContext(ctx, q.sql.String(), q.args...); err != nil {
+			return fmt.Errorf("take claims of consumer %q back: %w", c.Consumer, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package sekali
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store"
+)
+
+// process brings jobs that next returned one step further. Those that share a
+// transaction are committed together. If one of them fails, what came before
+// it is committed, it gets a transaction of its own, and the others go on, but
+// not those behind it in its line. So each handler runs once more at most for
+// somebody else's failure.
+func (c *Consumer[Tx]) process(ctx context.Context, jobs []*job) {
+	for len(jobs) > 0 && ctx.Err() == nil && !c.stopping.Load() {
+		switch jobs = movable(jobs); len(jobs) {
+		case 0:
+			return
+		case 1:
+			c.single(ctx, jobs[0])
+			return
+		}
+		n, bad, err := c.transaction(ctx, jobs)
+		switch {
+		case err == nil:
+			c.acknowledge(jobs[:n])
+			jobs = jobs[n:]
+		case bad == nobody:
+			c.process(ctx, c.trouble(ctx, jobs, err))
+			return
+		default:
+			c.process(ctx, jobs[:bad])
+			if jobs = jobs[bad:]; !jobs[0].in.stuck {
+				c.single(ctx, jobs[0])
+				jobs = jobs[1:]
+			}
+		}
+	}
+}
+
+// movable leaves out jobs whose line is stuck or whose lane was revoked.
+func movable(jobs []*job) []*job {
+	gone := func(j *job) bool { return j.in.stuck || j.revoked.Load() }
+	if !slices.ContainsFunc(jobs, gone) {
+		return jobs
+	}
+	return slices.DeleteFunc(slices.Clone(jobs), gone)
+}
+
+// single brings a job one step further, alone in its transaction.
+func (c *Consumer[Tx]) single(ctx context.Context, j *job) {
+	pause, done := c.step(ctx, j)
+	if !done {
+		hold([]*job{j}, pause)
+		return
+	}
+	c.acknowledge([]*job{j})
+	if j.letter != nil && c.holder != nil {
+		hold([]*job{j}, 0) // those behind it have to be looked at anew
+	}
+}
+
+// nobody is the index of the one at fault if that is not known.
+const nobody = -1
+
+// transaction gives several messages their effects in one transaction, and
+// returns how many of them are done with: all, unless handlers were slow.
+// After an error nothing was done, and bad is the index of the one at fault.
+func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int, err error) {
+	inProcess.enter()
+	defer inProcess.leave()
+	began := time.Now()
+	tx, states, err := c.cfg.Store.Begin(ctx, c.claimFor(jobs))
+	if err != nil {
+		return 0, nobody, err
+	}
+	fresh := make([]int, 0, len(jobs))
+	for i, s := range states {
+		switch s {
+		case store.Fresh:
+			fresh = append(fresh, i)
+		case store.Conflict: // it becomes a dead letter, alone
+			return 0, i, errors.Join(ErrConflict, c.cfg.Store.Rollback(ctx, tx))
+		}
+	}
+	if len(fresh) == 0 {
+		_ = c.cfg.Store.Rollback(ctx, tx) // nothing was changed
+		c.finished(jobs, states, began)
+		return len(jobs), nobody, nil
+	}
+	ran, bad, err := c.handle(ctx, tx, copies(pick(jobs, fresh)), began.Add(c.cfg.Batch.MaxOpen))
+	if err != nil {
+		if bad != nobody {
+			bad = fresh[bad]
+		}
+		return 0, bad, errors.Join(err, c.cfg.Store.Rollback(ctx, tx))
+	}
+	n = len(jobs)
+	if ran < len(fresh) {
+		n = fresh[ran]
+		if err := c.unclaimer.Unclaim(ctx, tx, c.claimFor(pick(jobs, fresh[ran:]))); err != nil {
+			return 0, nobody, errors.Join(err, c.cfg.Store.Rollback(ctx, tx))
+		}
+	}
+	if err := c.cfg.Store.Commit(ctx, tx); err != nil {
+		return 0, nobody, err
+	}
+	c.pace.went(ran, time.Since(began))
+	c.finished(jobs[:n], states, began)
+	return n, nobody, nil
+}
+
+func pick(jobs []*job, indexes []int) []*job {
+	if len(indexes) == len(jobs) {
+		return jobs
+	}
+	some := make([]*job, len(indexes))
+	for i, at := range indexes {
+		some[i] = jobs[at]
+	}
+	return some
+}
+
+// handle calls the user's handler, and returns through how many messages it
+// got before the time was over, all if it cannot be stopped between two; or
+// whose fault an error is.
+func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, messages []*Message, until time.Time) (ran, bad int, err error) {
+	err = guard(func() error {
+		if c.cfg.HandleBatch != nil {
+			ran = len(messages)
+			return c.cfg.HandleBatch(ctx, tx, messages)
+		}
+		for ran < len(messages) {
+			if err := c.cfg.Handle(ctx, tx, messages[ran]); err != nil {
+				return err
+			}
+			ran++
+			if ran < len(messages) && c.endEarly(until) {
+				break
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		return ran, nobody, nil
+	}
+	var at *store.FailedAt
+	switch {
+	case c.cfg.Handle != nil:
+		return 0, ran, err
+	case errors.As(err, &at) && at.Index >= 0 && at.Index < len(messages):
+		return 0, at.Index, err
+	}
+	return 0, nobody, err
+}
+
+// endEarly tells whether a batch is to be committed before its last handler:
+// its time is over, or somebody waits for what is in work.
+func (c *Consumer[Tx]) endEarly(until time.Time) bool {
+	return c.unclaimer != nil && (c.stopping.Load() || c.revoking.Load() > 0 || time.Now().After(until))
+}
+
+// trouble is for a transaction of several messages that failed without one of
+// them being at fault. It returns those that are to be tried again at once.
+func (c *Consumer[Tx]) trouble(ctx context.Context, jobs []*job, err error) (again []*job) {
+	switch judge(c.cfg.Store.Classify, err) {
+	case blameConflict:
+		c.pace.conflict()
+		pause := conflictBackoff.after(4)
+		c.observe(Event{Kind: Conflicted, Message: &jobs[0].message, Err: err, Pause: pause, Count: len(jobs)})
+		hold(jobs, pause)
+		return nil
+	case blameDatabase:
+		for _, j := range jobs {
+			j.outages++
+		}
+		pause := outageBackoff.after(jobs[0].outages)
+		c.observe(Event{Kind: Interrupted, Message: &jobs[0].message, Err: err, Pause: pause, Count: len(jobs)})
+		hold(jobs, pause)
+		return nil
+	case blameSurvived:
+		// Which of them did it cannot be told, and those that had not run
+		// would be duplicates from now on.
+		for _, j := range jobs {
+			j.attempts++
+			pause, done := c.condemn(ctx, j, deadletter.Survived, err)
+			if done {
+				c.acknowledge([]*job{j})
+			} else {
+				hold([]*job{j}, pause)
+			}
+		}
+		return nil
+	}
+	// One of them it must be: halves tell which.
+	half := len(jobs) / 2
+	c.process(ctx, jobs[:half])
+	return jobs[half:]
+}
+
+// hold has the lines of jobs wait.
+func hold(jobs []*job, pause time.Duration) {
+	for _, j := range jobs {
+		j.in.stuck, j.in.pause = true, pause
+	}
+}
+
+// finished tells the Observer of messages that are committed, or were before.
+func (c *Consumer[Tx]) finished(jobs []*job, states []store.State, began time.Time) {
+	took := time.Since(began)
+	for i, j := range jobs {
+		c.observe(Event{Kind: Finished, Message: &j.message, Outcome: outcomeOf(states[i]), Duration: took})
+	}
+}
+
+func (c *Consumer[Tx]) claimFor(jobs []*job) store.Claim {
+	keys := make([]store.Key, len(jobs))
+	for i, j := range jobs {
+		keys[i] = store.Key{Raw: j.message.key, Fingerprint: j.fingerprint}
+	}
+	return store.Claim{Consumer: c.cfg.Name, Keys: keys}
+}
+
+// takeKeys takes the keys, fingerprints and ordering keys of messages, once.
+// The extractors get copies: they are the user's.
+func (c *Consumer[Tx]) takeKeys(jobs []*job) {
+	mine := copies(jobs)
+	forOrder := mine
+	if c.cfg.Order != nil {
+		forOrder = copies(jobs)
+	}
+	for i := 0; i < len(jobs); i++ {
+		err := guard(func() error {
+			for ; i < len(jobs); i++ {
+				if err := c.takeKey(jobs[i], mine[i], forOrder[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			jobs[i].bad = err
+		}
+	}
+}
+
+// takeKey is takeKeys for one of them. An error is the message's.
+func (c *Consumer[Tx]) takeKey(j *job, m, forOrder *Message) (err error) {
+	j.reason = deadletter.NoKey
+	if m.key, err = takeKey(c.cfg.Name, c.cfg.Key, m); err != nil {
+		return fmt.Errorf("take the key: %w", err)
+	}
+	if c.cfg.Fingerprint != nil {
+		j.fingerprint = c.cfg.Fingerprint(m)
+	}
+	j.message.key = m.key
+	j.reason = deadletter.Permanent
+	if c.cfg.Order != nil {
+		forOrder.key = m.key
+		j.order = c.cfg.Order(forOrder)
+	} else if key := j.delivery.Message.OrderingKey; key != nil {
+		j.order = JoinKey(j.delivery.Message.Topic, string(key))
+	}
+	return nil
+}
