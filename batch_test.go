@@ -106,6 +106,31 @@ func TestAMessageThatFailsIsIsolatedAndTheOthersAreCommittedWithoutIt(t *testing
 	})
 }
 
+func TestTheCulpritIsFoundAmongDuplicates(t *testing.T) {
+	var others atomic.Int32
+	r := start(t, func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 1 })
+	r.source.push(numbered(40)...)
+	r.events.wait(t, 40, kind(sekali.Finished))
+	r.finish()
+	memory := r.memory
+	r = batch(t, func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
+		if m.ID == "m045" {
+			return sekali.Permanent(errBad)
+		}
+		others.Add(1)
+		return sell(ctx, tx, m)
+	}, numbered(50), func(c *sekali.Config[*memstore.Tx], r *rig) {
+		r.memory, r.store = memory, faulty.NewStore[*memstore.Tx](memory)
+		c.Store = r.store
+	})
+	r.events.wait(t, 1, kind(sekali.DeadLettered))
+	r.events.wait(t, 50, kind(sekali.Finished))
+	r.finish()
+	if n := others.Load(); n > 1+9+5 { // those before it run twice
+		t.Errorf("%d calls of the handlers of 10 messages that did not fail", n)
+	}
+}
+
 func TestManyFailuresAreNotQuadratic(t *testing.T) {
 	var calls atomic.Int32
 	r := batch(t, func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
@@ -158,6 +183,9 @@ func TestARepeatInABatchIsHeldUntilTheFirstsFateIsKnown(t *testing.T) {
 	r.finish()
 	for _, id := range []string{"a", "b", "c"} {
 		r.wantCounter("sold "+id, 1)
+	}
+	if n := r.began(); n > 4 {
+		t.Errorf("%d transactions, want 4 at most: nothing failed", n)
 	}
 	if n := r.events.count(func(e sekali.Event) bool { return e.Outcome == sekali.Duplicate }); n != 3 {
 		t.Errorf("%d duplicates, want 3", n)
