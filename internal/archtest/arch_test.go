@@ -60,8 +60,9 @@ var house = map[string]room{
 	"broker/kafkabroker": {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
 	"broker/brokertest":  {[]string{"", "broker", "deadletter", "internal/memstore"}, "a suite for every broker, with a Consumer on it, so it knows none"},
 
+	"bench":              {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
 	"cmd/sekali":         {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
-	"internal/cli":       {[]string{"store", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
+	"internal/cli":       {[]string{"bench", "store", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
 	"internal/demo":      {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "internal/dburl", pgx, nats, embedded, franz}, "the demo is a user of the library"},
 	"internal/dburl":     {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
 	"internal/memstore":  {[]string{"store", "broker", "deadletter"}, "a store for tests and measurements"},

@@ -74,7 +74,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters(), a.command(
+	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters(), a.bench(), a.command(
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs},
 		func(context.Context, []string) error {
 			_, err := fmt.Fprintln(a.stdout, "sekali version "+version())
@@ -116,14 +116,23 @@ func (a *app) outputFlag(c *cobra.Command) {
 	c.Flags().StringVar(&a.output, "output", "table", "table, for people, or json")
 }
 
-// open opens the database that --database or the environment names.
-func (a *app) open(ctx context.Context, create dburl.Create) (*dburl.DB, error) {
+// databaseURL returns the URL that --database or the environment names.
+func (a *app) databaseURL() (string, error) {
 	raw := a.database
 	if raw == "" {
 		raw = os.Getenv("SEKALI_DATABASE_URL")
 	}
 	if raw == "" {
-		return nil, usagef("no database is named: give --database or set SEKALI_DATABASE_URL: %w", dburl.ErrURL)
+		return "", usagef("no database is named: give --database or set SEKALI_DATABASE_URL: %w", dburl.ErrURL)
+	}
+	return raw, nil
+}
+
+// open opens the database that --database or the environment names.
+func (a *app) open(ctx context.Context, create dburl.Create) (*dburl.DB, error) {
+	raw, err := a.databaseURL()
+	if err != nil {
+		return nil, err
 	}
 	return dburl.Open(ctx, raw, create)
 }

@@ -86,7 +86,8 @@ func (a *app) play(ctx context.Context, cfg demo.Config) error {
 		return fmt.Errorf("find this program to start it again: %w", err)
 	}
 	cfg.Command = []string{self, childCommand}
-	finish := a.progress(&cfg)
+	progress, finish := a.bar("messages")
+	cfg.Progress = progress
 	report, err := demo.Play(ctx, cfg)
 	finish()
 	if err != nil {
@@ -103,22 +104,22 @@ func (a *app) play(ctx context.Context, cfg demo.Config) error {
 	return err
 }
 
-// progress shows a bar while the demo works, on a terminal alone.
-func (a *app) progress(cfg *demo.Config) (finish func()) {
+// bar shows a progress bar, on a terminal alone.
+func (a *app) bar(of string) (progress func(done, of int), finish func()) {
 	file, ok := a.stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return func() {}
+		return nil, func() {}
 	}
 	bar := progressbar.NewOptions(-1,
-		progressbar.OptionSetWriter(file), progressbar.OptionSetDescription("messages"), progressbar.OptionShowCount(),
+		progressbar.OptionSetWriter(file), progressbar.OptionSetDescription(of), progressbar.OptionShowCount(),
 		progressbar.OptionClearOnFinish(),
 		progressbar.OptionFullWidth(),
 	)
-	cfg.Progress = func(done, of int) {
+	progress = func(done, of int) {
 		bar.ChangeMax(of)
 		_ = bar.Set(done)
 	}
-	return func() { _ = bar.Clear() }
+	return progress, func() { _ = bar.Clear() }
 }
 
 // demoChild is a consumer process of the demo.

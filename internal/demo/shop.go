@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 
@@ -70,7 +69,7 @@ func openShop(ctx context.Context, raw, run, folder string) (*shop, error) {
 		}
 	}
 	if kind != dburl.SQLite {
-		if err := s.makePlace(ctx, kind, run); err != nil {
+		if s.url, s.drop, err = dburl.MakePlace(ctx, raw, "sekali_demo_"+run); err != nil {
 			return nil, err
 		}
 	}
@@ -83,45 +82,6 @@ func openShop(ctx context.Context, raw, run, folder string) (*shop, error) {
 		return nil, errors.Join(fmt.Errorf("make the shop's tables: %w", err), s.close(tidying, false))
 	}
 	return s, nil
-}
-
-// makePlace makes the schema or database, and points url at it.
-func (s *shop) makePlace(ctx context.Context, kind dburl.Kind, run string) error {
-	server, err := dburl.Open(ctx, s.url, false)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	name, given := "sekali_demo_"+run, s.url
-	what, drop := "SCHEMA "+name, "DROP SCHEMA IF EXISTS "+name+" CASCADE"
-	if kind == dburl.MySQL {
-		what, drop = "DATABASE "+name, "DROP DATABASE IF EXISTS "+name
-	}
-	if _, err := server.SQL.ExecContext(ctx, "CREATE "+what); err != nil {
-		return fmt.Errorf("database %s: CREATE %s: %w: does the user have the right to create it?", dburl.Redact(given), what, err)
-	}
-	s.drop = func(ctx context.Context) error {
-		server, err := dburl.Open(ctx, given, false)
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		_, err = server.SQL.ExecContext(ctx, drop)
-		return err
-	}
-	u, err := url.Parse(given)
-	if err != nil {
-		return fmt.Errorf("database URL %s: %w", dburl.Redact(given), dburl.ErrURL)
-	}
-	if kind == dburl.MySQL {
-		u.Path = "/" + name
-	} else {
-		q := u.Query()
-		q.Set("search_path", name)
-		u.RawQuery = q.Encode()
-	}
-	s.url = u.String()
-	return nil
 }
 
 func (s *shop) makeTables(ctx context.Context) error {

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sekali/sekali/bench"
+	"github.com/sekali/sekali/internal/dburl"
+)
+
+func (a *app) bench() *cobra.Command {
+	var quick bool
+	var kept, rounds int
+	var each time.Duration
+	c := &cobra.Command{
+		Use: "bench", Args: cobra.NoArgs,
+		Short: "Measure Sekali against the pattern written by hand, on your database",
+		Long: `Measures, side by side, the idempotent consumer as people write it by hand
+(BEGIN, INSERT the key, UPDATE, COMMIT), Sekali's ways, and the limit of the same
+SQL in batches. It works in a schema, database or file of its own and drops it
+afterwards. Ratios within one report can be trusted; absolute figures are this
+machine's, at this moment.
+
+A database that may lose commits is refused: its figures compare nothing.`,
+	}
+	f := c.Flags()
+	f.BoolVar(&quick, "quick", false, "only the cases that tell most, in less than a minute")
+	f.IntVar(&kept, "kept", 0, "measure with so many rows in processed_messages beforehand, and without")
+	f.IntVar(&rounds, "rounds", 7, "how often each case is measured, in turns")
+	f.DurationVar(&each, "each", time.Second, "how long each case is measured in each round")
+	a.databaseFlag(c)
+	a.outputFlag(c)
+	return a.command(c, func(ctx context.Context, _ []string) error {
+		switch {
+		case rounds < 1 || rounds > 1000:
+			return usagef("--rounds %d: use 1 to 1000", rounds)
+		case each < 10*time.Millisecond || each > time.Hour:
+			return usagef("--each %v: use 10ms to 1h", each)
+		case kept < 0 || kept > 1_000_000_000:
+			return usagef("--kept %d: use 0 to 1000000000", kept)
+		case quick && kept > 0:
+			return usagef("--quick and --kept exclude each other: leave one out")
+		}
+		url, err := a.databaseURL()
+		if err != nil {
+			return err
+		}
+		kind, err := dburl.KindOf(url)
+		if err != nil {
+			return usageError{err}
+		}
+		cfg := bench.Config{Database: url, Cases: bench.Full(kind), Rounds: rounds, Each: each}
+		switch {
+		case quick:
+			cfg.Cases = bench.Quick(kind)
+			if !f.Changed("rounds") && !f.Changed("each") {
+				cfg.Rounds, cfg.Each = 7, 400*time.Millisecond
+			}
+		case kept > 0:
+			cfg.Cases = bench.Kept(kind, kept)
+		}
+		progress, finish := a.bar("cases")
+		cfg.Progress = progress
+		report, err := bench.Measure(ctx, cfg)
+		finish()
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			return writeJSON(a.stdout, report)
+		}
+		return report.WriteTable(a.stdout)
+	})
+}
