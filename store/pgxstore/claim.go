@@ -122,15 +122,9 @@ func (s *Store) settle(
 	ctx context.Context, shape pgsql.Shape, plan *pgsql.Plan, q querier,
 	first func(sql string, args []any) (string, error),
 ) (string, error) {
-	fingerprints := plan.HasFingerprints()
-	sql, send, xid := s.sql.Claim(shape, fingerprints), first, ""
+	send, xid := first, ""
 	for range maxRounds {
-		keys, prints, _ := plan.Pending()
-		args := []any{plan.Consumer, keys}
-		if fingerprints {
-			args = append(args, prints)
-		}
-		id, err := send(sql, args)
+		id, err := send(s.claimSQL(shape, plan))
 		if err != nil {
 			return "", err
 		}
@@ -144,6 +138,24 @@ func (s *Store) settle(
 		send = func(sql string, args []any) (string, error) { return claimWith(ctx, q, plan, sql, args) }
 	}
 	return "", errVanishing
+}
+
+// claimSQL returns the statement that claims what is pending.
+func (s *Store) claimSQL(shape pgsql.Shape, plan *pgsql.Plan) (sql string, args []any) {
+	fingerprints := plan.HasFingerprints()
+	if key, print, one := plan.One(); one {
+		args = []any{plan.Consumer, key}
+		if fingerprints {
+			args = append(args, print)
+		}
+		return s.sql.ClaimOne(shape, fingerprints), args
+	}
+	keys, prints, _ := plan.Pending()
+	args = []any{plan.Consumer, keys}
+	if fingerprints {
+		args = append(args, prints)
+	}
+	return s.sql.Claim(shape, fingerprints), args
 }
 
 // compare settles the keys that were there. Their fingerprints are read with a

@@ -65,13 +65,13 @@ func (s *Store) commit(ctx context.Context, t *transaction) error {
 		return fmt.Errorf("%w: the handler ignored the error of a statement, after which the server can only roll back",
 			store.ErrTransactionLost)
 	}
-	guard, err := pgsql.Guard(t.xid)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
+	defer cancel()
+	question, err := commitOf(ctx, t)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
-	defer cancel()
-	return sendCommit(ctx, t.raw, guard+"; COMMIT")
+	return sendCommit(ctx, t.raw, question)
 }
 
 // errUnread is the error of a handler that returned before it had read a

@@ -133,7 +133,7 @@ func TestALostAnswerToCommitIsUnknownAndTheKeyTells(t *testing.T) {
 	tx := begin(t, s, claimOf("k"), store.Fresh)
 	mustExec(t, tx, sell)
 	other := newConn(t, pool)
-	w.on("; COMMIT", nil, func() {
+	w.on("COMMIT", nil, func() {
 		w.deaf.Store(true)
 		waitUntil(t, other, "SELECT count(*) = 1 FROM processed_messages")
 	})
@@ -217,6 +217,7 @@ func TestALostConnectionIsNeverTheHandlersFault(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, noticed before: %v", end, noticed), func(t *testing.T) {
 				pool := newPool(t, schemaTable)
 				s := pgxstore.New(pool)
+				commit(t, s, begin(t, s, claimOf("before"), store.Fresh)) // it prepares what is prepared once
 				tx := begin(t, s, claimOf("k"), store.Fresh)
 				mustExec(t, tx, sell)
 				pid := tx.Conn().PgConn().PID()
@@ -238,7 +239,7 @@ func TestALostConnectionIsNeverTheHandlersFault(t *testing.T) {
 				} else {
 					wantError(t, err, store.ErrUnavailable)
 				}
-				wantFound(t, pool, 0, 0)
+				wantFound(t, pool, 1, 0)
 			})
 		}
 	}

@@ -73,6 +73,23 @@ func (s Statements) Claim(shape Shape, fingerprints bool) string {
 		" RETURNING message_key::text, pg_current_xact_id()::text"
 }
 
+// ClaimOne is Claim for a single key, which is a third cheaper: $2 is its
+// stored form, and $3 its fingerprint in hexadecimal, if it may have one.
+func (s Statements) ClaimOne(shape Shape, fingerprints bool) string {
+	now := "clock_timestamp()"
+	if shape.LocalTime {
+		now = "clock_timestamp() AT TIME ZONE 'UTC'"
+	}
+	columns, values := "", ""
+	if fingerprints {
+		columns, values = ", fingerprint", ", decode($3::text, 'hex')"
+	}
+	return "INSERT INTO " + s.table + " (consumer_name, message_key, processed_at" + columns + ")" +
+		" VALUES ($1::text, $2::text, " + now + values + ")" +
+		" ON CONFLICT (consumer_name, message_key) DO NOTHING" +
+		" RETURNING message_key::text, pg_current_xact_id()::text"
+}
+
 // Fingerprints returns the statement that reads and locks the fingerprints of
 // claimed keys that were there: $1 is the consumer, $2 an Array of stored
 // keys. It returns the stored form and the fingerprint in hexadecimal, NULL if
@@ -135,6 +152,10 @@ func Guard(xid string) (string, error) {
 	}
 	return "SELECT 1/(COALESCE(pg_current_xact_id_if_assigned()::text, '') = '" + xid + "')::int, " + loudEnough, nil
 }
+
+// PreparedGuard is Guard for a client that prepares statements: $1 is the id,
+// which is not empty.
+const PreparedGuard = "SELECT 1/(COALESCE(pg_current_xact_id_if_assigned()::text, '') = $1::text)::int, " + loudEnough
 
 // Xmin returns what rows written by the transaction xid bear as xmin: its
 // lower 32 bits.

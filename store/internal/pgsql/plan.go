@@ -65,6 +65,19 @@ func (p *Plan) Pending() (keys, fingerprints string, more bool) {
 	return Array(stored), hexArray(prints), len(stored) > 0
 }
 
+// One returns the key, if the plan has a single one, with its fingerprint in
+// hexadecimal, nil if it is unknown.
+func (p *Plan) One() (stored string, fingerprint *string, ok bool) {
+	if len(p.keys) != 1 {
+		return "", nil, false
+	}
+	if f := p.keys[0].fingerprint; len(f) > 0 {
+		text := hex.EncodeToString(f)
+		fingerprint = &text
+	}
+	return p.keys[0].stored, fingerprint, true
+}
+
 // All returns an array literal of the stored forms of all keys, sorted.
 func (p *Plan) All() string {
 	stored := make([]string, len(p.keys))
