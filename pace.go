@@ -23,13 +23,14 @@ type Batch struct {
 // pace is how fast a Consumer dares to go: how many messages share a
 // transaction, and how many transactions are open at once.
 //
-// Transactions that change the same rows in different orders deadlock, and the
-// larger they are and the more of them there are, the surer. Running a batch
-// again as it is would only meet the same rivals, so each conflict makes the
-// Consumer humbler: fewer transactions at once, as long as its own batches
-// may have met each other; then smaller ones, for then it met another process.
-// It grows again after a time without conflicts, which gets longer each time
-// that growing was a mistake.
+// Transactions that change the same rows wait for each other, and in different
+// orders they deadlock; the larger they are and the more of them, the surer.
+// Then one at a time does far more than sixteen, and running a batch again as
+// it is only meets the same rivals. So a Consumer begins with one transaction
+// at a time and doubles that while it does not do less for it. A conflict
+// makes it humbler: fewer transactions at once, as long as its own batches may
+// have met each other; then smaller ones, for then it met another process. What
+// was a mistake is tried again later, and each time later.
 type pace struct {
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -41,18 +42,36 @@ type pace struct {
 	open  int           // how many there are
 	slow  time.Duration // how long a handler takes, a moving average
 
-	patience time.Duration // without a conflict, before it grows
-	since    time.Time     // the last conflict or growth
+	patience time.Duration // before it grows
+	since    time.Time     // the last change
+
+	window window
+	proven float64 // messages a second before it grew last; 0: that was no mistake
 }
 
-// How long a Consumer waits after a conflict before it grows again.
+// window is a stretch of time in which the rate is measured.
+type window struct {
+	began        time.Time
+	messages     int
+	transactions int
+	full         bool // as many transactions as may be were open when it began
+}
+
 const (
-	firstPatience = 5 * time.Second
-	lastPatience  = time.Minute
+	// measured is how long a window is at least.
+	measured = 20 * time.Millisecond
+	// mistake is a rate, as a share of the one before, that says that growing
+	// was one. Rates are not steady.
+	mistake = 0.7
+	// How long a Consumer waits before it grows: at the start, after the first
+	// mistake or conflict, and at most.
+	startPatience = 0
+	firstPatience = 10 * time.Second
+	lastPatience  = 2 * time.Minute
 )
 
 func newPace(b Batch, workers int) *pace {
-	p := &pace{most: b, workers: workers, size: b.Size, width: workers, patience: firstPatience}
+	p := &pace{most: b, workers: workers, size: b.Size, width: 1, patience: startPatience}
 	p.changed = sync.NewCond(&p.mu)
 	return p
 }
@@ -61,10 +80,6 @@ func newPace(b Batch, workers int) *pace {
 func (p *pace) batch() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.limit()
-}
-
-func (p *pace) limit() int {
 	if p.slow <= 0 {
 		return p.size
 	}
@@ -102,29 +117,64 @@ func (p *pace) went(n int, took time.Duration) {
 	defer p.mu.Unlock()
 	each := took / time.Duration(n)
 	p.slow += (each - p.slow) / 8
-	if p.size == p.most.Size && p.width == p.workers || time.Since(p.since) < p.patience {
+	w, now := &p.window, time.Now()
+	if w.began.IsZero() {
+		*w = window{began: now, full: p.open >= p.width}
 		return
 	}
-	p.since = time.Now()
-	if p.size < p.most.Size {
+	w.messages += n
+	w.transactions++
+	length := now.Sub(w.began)
+	if length < measured || w.transactions < 2*p.width {
+		return
+	}
+	rate := float64(w.messages) / length.Seconds()
+	full := w.full && p.open >= p.width
+	*w = window{began: now, full: p.open >= p.width}
+	if full { // else it was the broker that had no more
+		p.weigh(rate, now)
+	}
+}
+
+// weigh decides, by the rate, whether to grow, or to take the last growth back.
+func (p *pace) weigh(rate float64, now time.Time) {
+	switch {
+	case p.proven > 0 && rate < mistake*p.proven:
+		p.width = max(1, p.width/2)
+		p.regret(now)
+		return
+	case now.Sub(p.since) < p.patience:
+		p.proven = 0
+		return
+	case p.size < p.most.Size:
 		p.size = min(2*p.size, p.most.Size)
+	case p.width < p.workers:
+		p.width = min(2*p.width, p.workers)
+		p.changed.Broadcast()
+	default:
+		p.proven = 0
 		return
 	}
-	p.width = min(2*p.width, p.workers)
-	p.changed.Broadcast()
+	p.proven, p.since = rate, now
+	p.window = window{}
+}
+
+// regret has it wait longer before it grows.
+func (p *pace) regret(now time.Time) {
+	p.patience = min(max(2*p.patience, firstPatience), lastPatience)
+	p.since, p.proven, p.window = now, 0, window{}
 }
 
 // conflict tells that a transaction of several messages met a rival.
 func (p *pace) conflict() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.since.IsZero() && time.Since(p.since) > p.patience/2 {
-		p.patience = min(2*p.patience, lastPatience)
-	}
-	p.since = time.Now()
 	if p.open > 1 && p.width > 1 {
 		p.width = max(1, p.width/2)
-		return
+	} else {
+		p.size = max(1, p.size/2)
 	}
-	p.size = max(1, p.size/2)
+	if now := time.Now(); p.since.IsZero() || now.Sub(p.since) > p.patience/2 {
+		p.regret(now) // else it is the last conflict's rival
+	}
 }

@@ -5,17 +5,22 @@ import "github.com/sekali/sekali/internal/dburl"
 // Quick returns the cases that tell most in less than a minute.
 func Quick(kind dburl.Kind) []Case { return matrix(kind, []int{1, 16}, []float64{0}, []int{100}) }
 
-// Full returns all cases but those with kept rows.
-func Full(kind dburl.Kind) []Case {
-	all := matrix(kind, []int{1, 4, 16}, []float64{0, 0.2}, []int{1, 10, 100, 1000})
-	for _, mode := range []Mode{Handwritten, Handle} {
-		batch := 100
-		if mode == Handwritten {
-			batch = 1
-		}
-		all = append(all, Case{Mode: mode, Batch: batch, Workers: 16, HotRows: 50})
+// Hot returns what batches that fight over business rows come to: 50 rows, and no
+// ordering key to keep those of a row together. A Consumer needs some seconds
+// to find out how many of them to run at once.
+func Hot(kind dburl.Kind) []Case {
+	if kind == dburl.SQLite {
+		return nil // it has one writer at a time
 	}
-	return all
+	return []Case{
+		{Mode: Handwritten, Batch: 1, Workers: 16, HotRows: 50},
+		{Mode: Handle, Batch: 100, Workers: 16, HotRows: 50},
+	}
+}
+
+// Full returns all cases but Hot's, and those with kept rows.
+func Full(kind dburl.Kind) []Case {
+	return matrix(kind, []int{1, 4, 16}, []float64{0, 0.2}, []int{1, 10, 100, 1000})
 }
 
 // Kept returns cases with so many rows in the table beforehand.

@@ -47,8 +47,9 @@ type SourceConfig struct {
 	// MaxAhead is how many records of a partition may be received beyond the
 	// first one that has not finished. Defaults to 10,000.
 	MaxAhead int
-	// Options for franz-go besides, to authenticate by other means say. What
-	// concerns groups, offsets and callbacks is the Source's own.
+	// Options for franz-go besides, to authenticate by other means say. They
+	// win over what the Source sets; leave what concerns groups, offsets and
+	// callbacks to it.
 	Options []kgo.Opt
 }
 
@@ -110,8 +111,7 @@ func (c SourceConfig) options() ([]kgo.Opt, error) {
 		balancers = []kgo.GroupBalancer{kgo.StickyBalancer()}
 		opts = append(opts, kgo.ServerSideBalancer())
 	}
-	opts = append(opts, c.Options...)
-	return append(opts,
+	opts = append(opts,
 		kgo.ConsumerGroup(c.Group),
 		kgo.ConsumeTopics(c.Topics...),
 		kgo.Balancers(balancers...),
@@ -126,7 +126,11 @@ func (c SourceConfig) options() ([]kgo.Opt, error) {
 		kgo.KeepControlRecords(),
 		kgo.ConsumeStartOffset(start),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		// A fetch of idle partitions alone keeps others of its broker waiting
+		// for so long, those that were just assigned among them.
+		kgo.FetchMaxWait(500*time.Millisecond),
 		// A topic that is not there yet, or again, is noticed soon.
 		kgo.MetadataMinAge(250*time.Millisecond),
-	), nil
+	)
+	return append(opts, c.Options...), nil
 }

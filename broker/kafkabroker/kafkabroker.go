@@ -78,7 +78,8 @@ func Options(raw string) ([]kgo.Opt, error) {
 			opts = append(opts, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
 		case name == "tls" && values[0] == "false", name == "sasl":
 		default:
-			return nil, wrong(fmt.Sprintf("has the parameter %s=%s, and there are only tls=true|false and sasl=plain|scram-sha-256|scram-sha-512", name, values[0]))
+			// Not its value, which may be a secret.
+			return nil, wrong(fmt.Sprintf("has the parameter %s, and there are only tls=true|false and sasl=plain|scram-sha-256|scram-sha-512", name))
 		}
 	}
 	if u.User == nil {
@@ -109,11 +110,23 @@ func mechanismFor(u *url.URL) (sasl.Mechanism, error) {
 	}
 }
 
-// RedactURL returns a URL without its password.
+// RedactURL returns a URL without its password, and without parameters that it
+// does not know, which may hold another one.
 func RedactURL(raw string) string {
 	scheme, rest, found := strings.Cut(raw, "://")
 	if !found {
 		return "…"
+	}
+	if rest, parameters, has := strings.Cut(rest, "?"); has {
+		known := ""
+		for p := range strings.SplitSeq(parameters, "&") {
+			if name, _, _ := strings.Cut(p, "="); name == "tls" || name == "sasl" {
+				known += "&" + p
+			} else {
+				known += "&…"
+			}
+		}
+		return RedactURL(scheme+"://"+rest) + "?" + strings.TrimPrefix(known, "&")
 	}
 	at := strings.LastIndex(rest, "@")
 	if at < 0 {
