@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,26 +296,23 @@ func bodiesArrive(t *testing.T, h Harness) {
 
 func orderInALane(t *testing.T, h Harness) {
 	s := newShop(t, h, Options{Lanes: true})
-	var mu sync.Mutex
-	fails := 0
-	got := map[string][]string{}
+	var calls atomic.Int32
 	s.run(s.Source(t), func(c *sekali.Config[*memstore.Tx]) {
 		c.Workers = 8
 		c.Handle = func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if fails++; fails%5 == 0 {
+			if calls.Add(1)%5 == 0 {
 				return errors.New("not yet")
 			}
-			key, _, _ := strings.Cut(string(m.Body), "/")
-			got[key] = append(got[key], string(m.Body))
 			return s.sell(ctx, tx, m)
 		}
 	})
 	want := s.keyed(20, "a", "b", "c")
-	s.await(sekali.Finished, 60)
-	mu.Lock()
-	defer mu.Unlock()
+	s.until(func() bool { return s.store.Keys() == 60 })
+	got := map[string][]string{}
+	for _, body := range s.store.Log() {
+		key, _, _ := strings.Cut(body, "/")
+		got[key] = append(got[key], body)
+	}
 	for key := range want {
 		s.same(got[key], want[key])
 	}
