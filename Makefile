@@ -1,15 +1,16 @@
 # make test       all tests, with -race, against real servers (it brings them up and stops what it started)
 # make test-fast  tests that need no server: SQLite, an embedded JetStream, a fake Kafka; no installation
+# make bench      measure against the pattern written by hand, on PostgreSQL, MariaDB and SQLite (an hour)
 # make lint       gofumpt, go vet, staticcheck, go mod tidy
 # make services   bring the servers up and leave them running (scripts/services down stops them)
 
 GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help test test-fast lint services
+.PHONY: help test test-fast lint services bench
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -4
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
 
 test:
 	@scripts/test
@@ -19,6 +20,13 @@ test-fast:
 
 services:
 	scripts/services up
+
+bench:
+	scripts/services up postgres mysql
+	@eval "$$(scripts/services env)"; \
+	for database in "$$SEKALI_TEST_POSTGRES_URL" "$$SEKALI_TEST_MYSQL_URL" "sqlite:$${TMPDIR:-/tmp}/bench.db"; do \
+		go run ./cmd/sekali bench --database "$$database" || exit 1; \
+	done
 
 lint:
 	@unformatted=$$($(GOFUMPT) -l .); \

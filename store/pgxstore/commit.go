@@ -110,12 +110,12 @@ func exchange(ctx context.Context, conn *pgconn.PgConn, q question) (answer, err
 
 // answer is what the server said to the guard and COMMIT.
 type answer struct {
-	tag      string          // of the last command that succeeded
-	done     int             // commands that succeeded
-	err      *pgconn.PgError // the first error
-	before   int             // commands that succeeded before it
-	doubt    *pgconn.PgError // a warning that the commit is not what was asked for
-	ready    int             // how often the server was ready for more
+	tag    string          // of the last command that succeeded
+	done   int             // commands that succeeded
+	err    *pgconn.PgError // the first error
+	before int             // commands that succeeded before it
+	doubt  *pgconn.PgError // a warning that the commit is not what was asked for
+	ready  int             // how often the server was ready for more
 }
 
 // take notes one message, which is valid until the next is received.
