@@ -2,6 +2,7 @@ package sekali_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -361,5 +362,50 @@ func TestHandlersGetCopiesOfTheirOwnInABatch(t *testing.T) {
 	r.finish()
 	if len(wrong) > 0 {
 		t.Errorf("messages were changed: %s", strings.Join(wrong, "; "))
+	}
+}
+
+func TestAHandlerThatHangsDoesNotStopTheOthers(t *testing.T) {
+	began, hangs := make(chan struct{}), make(chan struct{})
+	r := start(t, handle(func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
+		if m.ID == "hangs" {
+			close(began)
+			<-hangs
+		}
+		return sell(ctx, tx, m)
+	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 2 })
+	r.source.push("hangs")
+	<-began
+	r.source.push("a", "b")
+	r.events.wait(t, 1, finished("a"))
+	r.events.wait(t, 1, finished("b"))
+	close(hangs)
+	r.events.wait(t, 1, finished("hangs"))
+	r.finish()
+}
+
+func TestWhenAKeySurvivesItsBatchOnlyFreshMessagesBecomeDeadLetters(t *testing.T) {
+	r := batch(t, sell, []string{"old", "a", "b"}, func(c *sekali.Config[*memstore.Tx], r *rig) {
+		tx, _, err := r.memory.Begin(t.Context(), store.Claim{Consumer: "stock-service", Keys: []store.Key{{Raw: "old"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.memory.Commit(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		r.store.At(faulty.Commit, func(call int) error {
+			if call == 2 {
+				return errors.Join(store.ErrTransactionLost, store.ErrKeySurvived)
+			}
+			return nil
+		})
+	})
+	r.events.wait(t, 2, kind(sekali.DeadLettered))
+	r.events.wait(t, 1, finished("old"))
+	r.finish()
+	for _, l := range r.letters() {
+		if l.Reason != deadletter.Survived || l.Key == "old" {
+			t.Errorf("%s is a dead letter for %s", l.Key, l.Reason)
+		}
 	}
 }

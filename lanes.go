@@ -24,6 +24,7 @@ type job struct {
 	outages   int // tries in a row on which the database was not there
 
 	fingerprint []byte      // of the body; taken once, with the key
+	fresh       bool        // its transaction claimed it
 	done        bool        // to be acknowledged: it leaves its line
 	expired     bool        // it stood behind one that had expired, and left with it
 	revoked     atomic.Bool // its lane has gone to another instance while it was in work

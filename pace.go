@@ -44,6 +44,7 @@ type pace struct {
 
 	patience time.Duration // before it grows
 	since    time.Time     // the last change
+	ended    time.Time     // when a transaction ended last
 
 	window window
 	proven float64 // messages a second before it grew last; 0: that was no mistake
@@ -93,20 +94,49 @@ func (p *pace) want() (jobs, batch int) {
 	return 2 * p.workers * batch, batch
 }
 
+// stalled is how long no transaction may end while others wait to begin: then
+// it is slow handlers that keep them, not rivals, and one more may be open. It
+// is longer than PostgreSQL takes to notice a deadlock.
+const stalled = 1500 * time.Millisecond
+
 // enter waits until one more transaction may be open.
 func (p *pace) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.open >= p.width {
-		p.changed.Wait()
+	if p.open >= p.width {
+		p.wait()
 	}
 	p.open++
+}
+
+func (p *pace) wait() {
+	from := time.Now()
+	look := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.changed.Broadcast()
+	}
+	timer := time.AfterFunc(stalled, look)
+	defer func() { timer.Stop() }()
+	for p.open >= p.width {
+		if p.ended.After(from) {
+			from = p.ended
+		}
+		left := stalled - time.Since(from)
+		if left <= 0 {
+			p.width = min(p.width+1, p.workers)
+			return
+		}
+		timer.Reset(left)
+		p.changed.Wait()
+	}
 }
 
 func (p *pace) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.open--
+	p.ended = time.Now()
 	p.changed.Signal()
 }
 

@@ -81,6 +81,7 @@ func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int
 	}
 	fresh := make([]int, 0, len(jobs))
 	for i, s := range states {
+		jobs[i].fresh = s == store.Fresh
 		switch s {
 		case store.Fresh:
 			fresh = append(fresh, i)
@@ -187,6 +188,9 @@ func (c *Consumer[Tx]) trouble(ctx context.Context, jobs []*job, err error) (aga
 		// Which of them did it cannot be told, and those that had not run
 		// would be duplicates from now on.
 		for _, j := range jobs {
+			if !j.fresh {
+				continue // it was processed before, and will be found to be
+			}
 			j.attempts++
 			pause, done := c.condemn(ctx, j, deadletter.Survived, err)
 			if done {
