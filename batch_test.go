@@ -21,24 +21,26 @@ import (
 
 // gated holds the first message until the test has pushed what is to come in
 // one batch behind it.
-func gated(h sekali.Handler[*memstore.Tx]) (_ sekali.Handler[*memstore.Tx], open func()) {
-	gate := make(chan struct{})
-	return func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
+func gated(h sekali.Handler[*memstore.Tx]) (_ sekali.Handler[*memstore.Tx], began, open func()) {
+	inWork, gate := make(chan struct{}), make(chan struct{})
+	held := func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
 		if m.ID == "first" {
+			close(inWork)
 			<-gate
 		}
 		return h(ctx, tx, m)
-	}, sync.OnceFunc(func() { close(gate) })
+	}
+	return held, func() { <-inWork }, sync.OnceFunc(func() { close(gate) })
 }
 
 // batch starts a rig with one worker, and pushes ids so that they are there at
 // once when it takes its second transaction.
 func batch(t *testing.T, h sekali.Handler[*memstore.Tx], ids []string, options ...configure) *rig {
 	t.Helper()
-	h, open := gated(h)
+	h, began, open := gated(h)
 	r := start(t, append([]configure{handle(h), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 1 }}, options...)...)
 	r.source.push("first")
-	r.events.wait(t, 1, kind(sekali.Received))
+	began()
 	r.source.push(ids...)
 	r.events.wait(t, 1+len(ids), kind(sekali.Received))
 	open()
@@ -152,7 +154,7 @@ func TestManyFailuresAreNotQuadratic(t *testing.T) {
 func TestBehindAMessageThatWaitsItsLineWaitsAndTheRestOfItsBatchDoesNot(t *testing.T) {
 	var failing atomic.Bool
 	failing.Store(true)
-	h, open := gated(func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
+	h, began, open := gated(func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
 		if m.ID == "a/2" && failing.Load() {
 			return errBad
 		}
@@ -160,7 +162,7 @@ func TestBehindAMessageThatWaitsItsLineWaitsAndTheRestOfItsBatchDoesNot(t *testi
 	})
 	r := start(t, pins, handle(h), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers, c.MaxAttempts = 1, 1_000_000 })
 	r.source.pushKeyed("p9", "first")
-	r.events.wait(t, 1, kind(sekali.Received))
+	began()
 	r.source.pushKeyed("p0", "a/1", "b/1", "a/2", "b/2", "a/3", "c/1")
 	r.events.wait(t, 7, kind(sekali.Received))
 	open()
@@ -194,12 +196,12 @@ func TestARepeatInABatchIsHeldUntilTheFirstsFateIsKnown(t *testing.T) {
 }
 
 func TestARepeatWithAnotherBodyInABatchIsAConflict(t *testing.T) {
-	h, open := gated(sell)
+	h, began, open := gated(sell)
 	r := start(t, handle(h), func(c *sekali.Config[*memstore.Tx], _ *rig) {
 		c.Workers, c.Fingerprint = 1, sekali.BodyFingerprint
 	})
 	r.source.push("first")
-	r.events.wait(t, 1, kind(sekali.Received))
+	began()
 	other := delivery("a", "")
 	other.Message.Body = []byte("another body")
 	r.source.push("a")
@@ -263,12 +265,13 @@ func TestHandleBatchIsAllOrNothingAndItsCulpritIsFound(t *testing.T) {
 		"a wrong index": func(int) error { return &store.FailedAt{Index: 1000, Err: errBad} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			gate := make(chan struct{})
+			began, gate := make(chan struct{}), make(chan struct{})
 			var calls atomic.Int32
 			r := start(t, func(c *sekali.Config[*memstore.Tx], _ *rig) {
 				c.Workers, c.Handle, c.MaxAttempts = 1, nil, 2
 				c.HandleBatch = func(ctx context.Context, tx *memstore.Tx, all []*sekali.Message) error {
 					if all[0].ID == "first" {
+						close(began)
 						<-gate
 					}
 					calls.Add(1)
@@ -284,7 +287,7 @@ func TestHandleBatchIsAllOrNothingAndItsCulpritIsFound(t *testing.T) {
 				}
 			})
 			r.source.push("first")
-			r.events.wait(t, 1, kind(sekali.Received))
+			<-began
 			r.source.push(numbered(100)...)
 			r.events.wait(t, 101, kind(sekali.Received))
 			close(gate)
@@ -408,4 +411,34 @@ func TestWhenAKeySurvivesItsBatchOnlyFreshMessagesBecomeDeadLetters(t *testing.T
 			t.Errorf("%s is a dead letter for %s", l.Key, l.Reason)
 		}
 	}
+}
+
+func TestAStopInTheMiddleOfAnIsolationLetsNothingOvertake(t *testing.T) {
+	var calls atomic.Int32
+	var r *rig
+	stopped := make(chan struct{})
+	h, began, open := gated(func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
+		if m.ID == "a/2" && calls.Add(1) == 1 {
+			go func() {
+				defer close(stopped)
+				r.finish()
+			}()
+			r.events.wait(t, 1, kind(sekali.Released)) // the stop has begun
+			return errBad
+		}
+		return sell(ctx, tx, m)
+	})
+	r = start(t, pins, handle(h), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers, c.Batch.Size = 1, 2 })
+	r.source.pushKeyed("p9", "first")
+	began()
+	r.source.pushKeyed("p0", "a/1", "a/2")
+	r.source.pushKeyed("p1", "b/1")
+	r.events.wait(t, 4, kind(sekali.Received))
+	open()
+	<-stopped
+	if got := r.effects("a"); got != "" {
+		t.Errorf("a took effect so: %s; a/1 had not", got)
+	}
+	r.wantTold("a/1", "retry")
+	r.wantTold("a/2", "retry")
 }

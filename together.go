@@ -16,31 +16,53 @@ import (
 // it is committed, it gets a transaction of its own, and the others go on, but
 // not those behind it in its line. So each handler runs once more at most for
 // somebody else's failure.
-func (c *Consumer[Tx]) process(ctx context.Context, jobs []*job) {
-	for len(jobs) > 0 && ctx.Err() == nil && !c.stopping.Load() {
+//
+// It returns false if it did not get through, because the Consumer stops: what
+// comes after these jobs must not overtake them.
+func (c *Consumer[Tx]) process(ctx context.Context, jobs []*job) bool {
+	for len(jobs) > 0 {
+		if ctx.Err() != nil || c.stopping.Load() {
+			return false
+		}
 		switch jobs = movable(jobs); len(jobs) {
 		case 0:
-			return
+			return true
 		case 1:
 			c.single(ctx, jobs[0])
-			return
+			return true
 		}
 		n, bad, err := c.transaction(ctx, jobs)
 		switch {
 		case err == nil:
 			c.acknowledge(jobs[:n])
 			jobs = jobs[n:]
-		case bad == nobody:
-			c.process(ctx, c.trouble(ctx, jobs, err))
-			return
-		default:
-			c.process(ctx, jobs[:bad])
+		case bad != nobody && faulty(c.cfg.Store.Classify, err):
+			if !c.process(ctx, jobs[:bad]) {
+				return false
+			}
 			if jobs = jobs[bad:]; !jobs[0].in.stuck {
 				c.single(ctx, jobs[0])
 				jobs = jobs[1:]
 			}
+		default:
+			again, through := c.trouble(ctx, jobs, err)
+			if !through {
+				return false
+			}
+			jobs = again
 		}
 	}
+	return true
+}
+
+// faulty tells that an error is the doing of the message whose handler
+// returned it, and not of rivals or of a database that is not there.
+func faulty(classify func(error) store.Class, err error) bool {
+	switch judge(classify, err) {
+	case blameConflict, blameDatabase, blameSurvived:
+		return false
+	}
+	return true
 }
 
 // movable leaves out jobs whose line is stuck or whose lane was revoked.
@@ -167,15 +189,16 @@ func (c *Consumer[Tx]) endEarly(until time.Time) bool {
 }
 
 // trouble is for a transaction of several messages that failed without one of
-// them being at fault. It returns those that are to be tried again at once.
-func (c *Consumer[Tx]) trouble(ctx context.Context, jobs []*job, err error) (again []*job) {
+// them being known to be at fault. It returns those that are to be tried again
+// at once, and false like process.
+func (c *Consumer[Tx]) trouble(ctx context.Context, jobs []*job, err error) (again []*job, through bool) {
 	switch judge(c.cfg.Store.Classify, err) {
 	case blameConflict:
 		c.pace.conflict()
 		pause := conflictBackoff.after(4)
 		c.observe(Event{Kind: Conflicted, Message: &jobs[0].message, Err: err, Pause: pause, Count: len(jobs)})
 		hold(jobs, pause)
-		return nil
+		return nil, true
 	case blameDatabase:
 		for _, j := range jobs {
 			j.outages++
@@ -183,7 +206,7 @@ func (c *Consumer[Tx]) trouble(ctx context.Context, jobs []*job, err error) (aga
 		pause := outageBackoff.after(jobs[0].outages)
 		c.observe(Event{Kind: Interrupted, Message: &jobs[0].message, Err: err, Pause: pause, Count: len(jobs)})
 		hold(jobs, pause)
-		return nil
+		return nil, true
 	case blameSurvived:
 		// Which of them did it cannot be told, and those that had not run
 		// would be duplicates from now on.
@@ -199,12 +222,11 @@ func (c *Consumer[Tx]) trouble(ctx context.Context, jobs []*job, err error) (aga
 				hold([]*job{j}, pause)
 			}
 		}
-		return nil
+		return nil, true
 	}
 	// One of them it must be: halves tell which.
 	half := len(jobs) / 2
-	c.process(ctx, jobs[:half])
-	return jobs[half:]
+	return jobs[half:], c.process(ctx, jobs[:half])
 }
 
 // hold has the lines of jobs wait.
