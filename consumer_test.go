@@ -661,15 +661,16 @@ func TestMessagesOfALaneTakeEffectInOrderEvenWhenOneFails(t *testing.T) {
 }
 
 func TestADeliveryThatExpiredInTheBufferIsNotStarted(t *testing.T) {
-	hold := make(chan struct{})
+	began, hold := make(chan struct{}), make(chan struct{})
 	r := start(t, handle(func(ctx context.Context, tx *memstore.Tx, m *sekali.Message) error {
 		if m.ID == "slow" {
+			close(began)
 			<-hold
 		}
 		return sell(ctx, tx, m)
 	}), func(c *sekali.Config[*memstore.Tx], _ *rig) { c.Workers = 1 })
 	r.source.push("slow")
-	r.events.wait(t, 1, kind(sekali.Received))
+	<-began
 	first, second := delivery("first", "p0"), delivery("second", "p0")
 	r.source.pushed <- first
 	r.source.pushed <- second

@@ -157,6 +157,10 @@ func consume[Tx any](ctx context.Context, t task, kind dburl.Kind, source broker
 	}
 	consumer, err := sekali.NewConsumer(sekali.Config[Tx]{
 		Name: t.Service, Source: source, Store: s, Key: key, Workers: workers, Observer: tell,
+		// A crash hides the rest of its batch from the count of what was
+		// processed, by which crashes are planned: small ones, so that all of
+		// them happen.
+		Batch: sekali.Batch{Size: 10},
 		Handle: func(ctx context.Context, tx Tx, m *sekali.Message) error {
 			var o order
 			if err := json.Unmarshal(m.Body, &o); err != nil {
