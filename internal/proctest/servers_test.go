@@ -5,7 +5,9 @@ package proctest
 import (
 	"context"
 	"crypto/rand"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -62,4 +64,33 @@ func TestRandomKillsWithJetStream(t *testing.T) {
 func TestRandomKillsWithKafka(t *testing.T) {
 	// A static member, which is back in its group at once.
 	kills(t, newShop(t, dbtest.Postgres(t)), onKafka(t, 3), "one", 4)
+}
+
+// Members of a JetStream consumer that freeze for longer than their deliveries
+// last: others get those meanwhile, and the frozen ones, when they wake up, do
+// nothing twice.
+func TestConsumersThatFreezeForLongerThanTheirDeliveriesLastHaveExactEffects(t *testing.T) {
+	s, p := newShop(t, dbtest.Postgres(t)), onNATS(t)
+	do := task{Consumer: "shop", Database: s.db.URL, Broker: p.broker, Topic: p.topic, Workers: 4}
+	members := []*member{start(t, do), start(t, do)}
+	for _, m := range members {
+		m.works()
+	}
+	const n = 1500
+	p.publish(t, some(n)...)
+	for i := range 4 {
+		m := members[i%2]
+		s.await(time.Minute, (i+1)*100, `SELECT COUNT(*) FROM effects`, func() {})
+		m.signal(syscall.SIGSTOP)
+		time.Sleep(2 * ackWait)
+		m.signal(syscall.SIGCONT)
+	}
+	s.await(2*time.Minute, n, `SELECT COUNT(DISTINCT id) FROM effects`, func() {})
+	for _, m := range members {
+		m.stop()
+	}
+	s.exact(n)
+	if got := s.texts(`SELECT message_key || ' ' || reason FROM dead_letters`); len(got) > 0 {
+		t.Errorf("dead letters: %q", got)
+	}
 }
