@@ -34,6 +34,7 @@ const (
 	nats     = "github.com/nats-io/nats.go/..."
 	embedded = "github.com/nats-io/nats-server/v2/..."
 	franz    = "github.com/twmb/franz-go/..."
+	goredis  = "github.com/redis/go-redis/v9/..."
 	goose    = "github.com/pressly/goose/v3/..."
 )
 
@@ -58,6 +59,7 @@ var house = map[string]room{
 	"broker/membroker":   {[]string{"broker"}, "brokers know the contract and their client library alone"},
 	"broker/natsbroker":  {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
 	"broker/kafkabroker": {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
+	"broker/redisbroker": {[]string{"broker", goredis}, "brokers know the contract and their client library alone"},
 	"broker/brokertest":  {[]string{"", "broker", "deadletter", "internal/memstore"}, "a suite for every broker, with a Consumer on it, so it knows none"},
 
 	"bench":              {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
@@ -70,6 +72,7 @@ var house = map[string]room{
 	"internal/dbtest":    {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
 	"internal/natstest":  {[]string{nats, embedded}, "test helper: a NATS server for each test"},
 	"internal/kafkatest": {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
+	"internal/redistest": {[]string{goredis}, "test helper: a key for each test"},
 	"internal/proctest":  {nil, "it has tests alone, of consumers in processes of their own"},
 	"internal/archtest":  {nil, "a test of the house is outside of it"},
 }
@@ -82,6 +85,7 @@ var testOnly = map[string]string{
 	"internal/dbtest":    "a test helper",
 	"internal/natstest":  "a test helper",
 	"internal/kafkatest": "a test helper",
+	"internal/redistest": "a test helper",
 	"internal/faulty":    "it fails on command",
 	"internal/memstore":  "it loses everything with the process",
 }
