@@ -44,8 +44,10 @@ func kindOf(url string) (kind, error) {
 		return kind{checkNATS, openNATS, natsSource}, nil
 	case "kafka":
 		return kind{checkKafka, openKafka, kafkaSource}, nil
+	case "redis", "rediss":
+		return kind{checkRedis, openRedis, redisSource}, nil
 	}
-	return kind{}, fmt.Errorf("broker URL %q: its kind is unknown: use nats://host:4222 or kafka://host:9092", natsbroker.RedactURL(url))
+	return kind{}, fmt.Errorf("broker URL %q: its kind is unknown: use nats://host:4222, kafka://host:9092 or redis://host:6379", natsbroker.RedactURL(url))
 }
 
 // CheckBroker tells what is wrong with a broker's URL, without any I/O.
