@@ -62,6 +62,7 @@ type Features struct {
 	NullBody      bool // tells a null body from an empty one
 	BinaryHeaders bool // takes any bytes as the value of a header
 	HeaderOrder   bool // keeps the order of headers of different names
+	UniqueHeaders bool // takes a name once: a message with a header that repeats is refused
 	Expires       bool // takes a delivery back when it is not settled in time
 	Lanes         bool // has lanes
 	DelayedRetry  bool // delays a retry

@@ -75,6 +75,12 @@ func arrives(t *testing.T, h Harness) {
 	if h.Features.BinaryHeaders {
 		m.Headers = append(m.Headers, broker.Header{Name: "bin", Value: []byte("\x00\xff\r\n \t")})
 	}
+	if h.Features.UniqueHeaders {
+		if err := b.Publisher.Publish(b.ctx, m); err == nil {
+			t.Error("a message with a header that repeats was published")
+		}
+		m.Headers = slices.Delete(m.Headers, 2, 3) // the second Trace
+	}
 	before := time.Now()
 	want := m.Clone()
 	b.send(m)

@@ -34,6 +34,7 @@ const (
 	nats     = "github.com/nats-io/nats.go/..."
 	embedded = "github.com/nats-io/nats-server/v2/..."
 	franz    = "github.com/twmb/franz-go/..."
+	rabbit   = "github.com/rabbitmq/amqp091-go"
 	goredis  = "github.com/redis/go-redis/v9/..."
 	goose    = "github.com/pressly/goose/v3/..."
 )
@@ -56,38 +57,41 @@ var house = map[string]room{
 	"store/sqlstore/sqlite":           {[]string{"store", "store/sqlstore", "store/sqlstore/internal/...", sqlite}, "one driver each"},
 	"store/storetest":                 {[]string{"store", "broker", "deadletter"}, "a suite for every store, so it knows none"},
 
-	"broker/membroker":   {[]string{"broker"}, "brokers know the contract and their client library alone"},
-	"broker/natsbroker":  {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
-	"broker/kafkabroker": {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
-	"broker/redisbroker": {[]string{"broker", goredis}, "brokers know the contract and their client library alone"},
-	"broker/brokertest":  {[]string{"", "broker", "deadletter", "internal/memstore"}, "a suite for every broker, with a Consumer on it, so it knows none"},
+	"broker/membroker":    {[]string{"broker"}, "brokers know the contract and their client library alone"},
+	"broker/natsbroker":   {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
+	"broker/kafkabroker":  {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
+	"broker/redisbroker":  {[]string{"broker", goredis}, "brokers know the contract and their client library alone"},
+	"broker/rabbitbroker": {[]string{"broker", rabbit}, "brokers know the contract and their client library alone"},
+	"broker/brokertest":   {[]string{"", "broker", "deadletter", "internal/memstore"}, "a suite for every broker, with a Consumer on it, so it knows none"},
 
-	"bench":              {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
-	"cmd/sekali":         {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
-	"internal/cli":       {[]string{"bench", "store", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
-	"internal/demo":      {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, goredis}, "the demo is a user of the library"},
-	"internal/dburl":     {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
-	"internal/memstore":  {[]string{"store", "broker", "deadletter"}, "a store for tests and measurements"},
-	"internal/faulty":    {[]string{"store", "broker", "deadletter"}, "wraps contracts, so it knows no implementation"},
-	"internal/dbtest":    {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
-	"internal/natstest":  {[]string{nats, embedded}, "test helper: a NATS server for each test"},
-	"internal/kafkatest": {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
-	"internal/redistest": {[]string{goredis}, "test helper: a key for each test"},
-	"internal/proctest":  {nil, "it has tests alone, of consumers in processes of their own"},
-	"internal/archtest":  {nil, "a test of the house is outside of it"},
+	"bench":               {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
+	"cmd/sekali":          {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
+	"internal/cli":        {[]string{"bench", "store", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
+	"internal/demo":       {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, goredis}, "the demo is a user of the library"},
+	"internal/dburl":      {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
+	"internal/memstore":   {[]string{"store", "broker", "deadletter"}, "a store for tests and measurements"},
+	"internal/faulty":     {[]string{"store", "broker", "deadletter"}, "wraps contracts, so it knows no implementation"},
+	"internal/dbtest":     {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
+	"internal/natstest":   {[]string{nats, embedded}, "test helper: a NATS server for each test"},
+	"internal/kafkatest":  {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
+	"internal/redistest":  {[]string{goredis}, "test helper: a key for each test"},
+	"internal/rabbittest": {[]string{rabbit}, "test helper: a queue for each test on a real RabbitMQ"},
+	"internal/proctest":   {nil, "it has tests alone, of consumers in processes of their own"},
+	"internal/archtest":   {nil, "a test of the house is outside of it"},
 }
 
 // testOnly are packages that must not reach a user's program.
 var testOnly = map[string]string{
-	"testing":            "it registers flags and is no part of a program",
-	"store/storetest":    "a test suite",
-	"broker/brokertest":  "a test suite",
-	"internal/dbtest":    "a test helper",
-	"internal/natstest":  "a test helper",
-	"internal/kafkatest": "a test helper",
-	"internal/redistest": "a test helper",
-	"internal/faulty":    "it fails on command",
-	"internal/memstore":  "it loses everything with the process",
+	"testing":             "it registers flags and is no part of a program",
+	"store/storetest":     "a test suite",
+	"broker/brokertest":   "a test suite",
+	"internal/dbtest":     "a test helper",
+	"internal/natstest":   "a test helper",
+	"internal/kafkatest":  "a test helper",
+	"internal/rabbittest": "a test helper",
+	"internal/redistest":  "a test helper",
+	"internal/faulty":     "it fails on command",
+	"internal/memstore":   "it loses everything with the process",
 }
 
 // isTestHelper tells whether a package of ours may import testing.
