@@ -69,6 +69,12 @@ func (c *Consumer[Tx]) together(ctx context.Context, j *job, recorded bool) ([]s
 // was recorded, forgets that in the same transaction.
 func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, tx Tx, _ int) error {
 	return func(ctx context.Context, tx Tx, _ int) error {
+		if j.redrive != nil {
+			// Before the handler: what is no longer ours need not run.
+			if err := c.redrives.letters.ProcessedIn(ctx, tx, *j.redrive); err != nil {
+				return err
+			}
+		}
 		_, _, err := c.handle(ctx, tx, copies([]*job{j}), time.Time{})
 		if err == nil && recorded {
 			err = c.starts.EndIn(ctx, tx, c.cfg.Name, j.message.key)

@@ -56,6 +56,13 @@ type Config[Tx any] struct {
 	// DeadLetters takes what cannot be processed. Defaults to the table
 	// dead_letters in the Store's database.
 	DeadLetters deadletter.Sink
+	// Redrives gives the Consumer the letters that are to be processed again,
+	// and what was held behind them. Defaults to the table dead_letters in the
+	// Store's database if DeadLetters is left out too, else to none.
+	Redrives deadletter.Source[Tx]
+	// RedriveEvery is how often it is asked for them: a short query. Defaults
+	// to 2 s.
+	RedriveEvery time.Duration
 	// Workers is how many transactions are open at once at most, and so how
 	// many connections of the Store's pool are used. Defaults to 4.
 	Workers int
@@ -117,6 +124,9 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 30 * time.Second
 	}
+	if c.RedriveEvery == 0 {
+		c.RedriveEvery = 2 * time.Second
+	}
 	if c.Observer == nil {
 		c.Observer = LogTo(slog.Default())
 	}
@@ -128,6 +138,11 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 			return c, errors.New("no sink for dead letters: the Store keeps none, so set DeadLetters")
 		}
 		c.DeadLetters = keeper.DeadLetters()
+		if keeper, ok := store.As[interface {
+			Redrives() deadletter.Source[Tx]
+		}](c.Store); ok && c.Redrives == nil {
+			c.Redrives = keeper.Redrives()
+		}
 	}
 	if _, ok := c.DeadLetters.(deadletter.Holder); err == nil && c.OnBlocked == HoldKey && !ok {
 		return c, errors.New("OnBlocked is HoldKey, but DeadLetters cannot hold messages: leave DeadLetters out, or OnBlocked at Pass")
@@ -180,6 +195,7 @@ func (c Config[Tx]) validate() error {
 	wrong(c.MaxCrashes < 0, "MaxCrashes is %d: use 1 or more", c.MaxCrashes)
 	wrong(c.MaxConflicts < 0, "MaxConflicts is %d: use 1 or more", c.MaxConflicts)
 	wrong(c.MaxHeld < c.Workers, "MaxHeld is %d, less than Workers (%d): workers would stand idle", c.MaxHeld, c.Workers)
+	wrong(c.RedriveEvery < 0, "RedriveEvery is %v: use a time above zero", c.RedriveEvery)
 	wrong(c.DrainTimeout < 0, "DrainTimeout is %v: use a time above zero", c.DrainTimeout)
 	wrong(c.Backoff.Initial < 0, "Backoff.Initial is %v: use a time above zero", c.Backoff.Initial)
 	wrong(c.Backoff.Max < c.Backoff.Initial, "Backoff.Max is %v, less than Backoff.Initial (%v)", c.Backoff.Max, c.Backoff.Initial)

@@ -19,15 +19,16 @@ import (
 // receive, take the key, claim it, call the handler, commit, acknowledge.
 type Consumer[Tx any] struct {
 	cfg    Config[Tx]
-	source broker.Source
+	broker *intake
 	lanes  *lanes
-	settle *settler
 	pace   *pace
 
 	// What the Store and the sink offer besides; nil if they don't.
 	unclaimer store.Unclaimer[Tx]
 	starts    store.Starts[Tx]  // without it nothing is recorded
 	holder    deadletter.Holder // if OnBlocked is HoldKey
+	redrives  *redrives[Tx]
+	redriven  *intake // of redrives
 	ran       atomic.Bool
 
 	stopping atomic.Bool  // what is in work is finished, no more is begun
@@ -41,8 +42,8 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	if err != nil {
 		return nil, fmt.Errorf("new consumer %q: %w", cfg.Name, err)
 	}
-	c := &Consumer[Tx]{cfg: full, source: full.Source, lanes: newLanes()}
-	c.settle = newSettler(c.source, c.observe)
+	c := &Consumer[Tx]{cfg: full, lanes: newLanes()}
+	c.broker = &intake{source: full.Source, settle: newSettler(full.Source, c.observe)}
 	c.pace = newPace(full.Batch, full.Workers)
 	c.unclaimer, _ = store.As[store.Unclaimer[Tx]](full.Store)
 	if keeper, ok := store.As[interface{ Starts() store.Starts[Tx] }](full.Store); ok {
@@ -50,6 +51,14 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	}
 	if full.OnBlocked == HoldKey {
 		c.holder = full.DeadLetters.(deadletter.Holder) // checked with the Config
+	}
+	if full.Redrives != nil {
+		c.redrives = newRedrives(full.Redrives, full.Name, full.RedriveEvery, c.starts)
+		c.redriven = &intake{source: c.redrives, settle: newSettler(c.redrives, func(e Event) {
+			if e.Kind != Settled { // which is the broker's word
+				c.observe(e)
+			}
+		})}
 	}
 	return c, nil
 }
@@ -74,7 +83,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.DrainTimeout)
 		defer cancel()
-		if e := c.source.Close(closing); e != nil && err == nil {
+		if e := c.broker.source.Close(closing); e != nil && err == nil {
 			err = fmt.Errorf("close the source of consumer %q: %w", c.cfg.Name, e)
 		}
 	}()
@@ -88,21 +97,30 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	for range c.cfg.Workers {
 		workers.Go(func() { c.work(hard) })
 	}
-	settled := c.settle.start(hard)
+	var settled []func()
 	kept, stopKeeping := context.WithCancel(hard)
-	keeping.Go(func() { c.keepAlive(kept) })
-	if r, ok := broker.As[broker.Revoker](c.source); ok {
+	for _, in := range c.intakes() {
+		settled = append(settled, in.settle.start(hard))
+		keeping.Go(func() { c.keepAlive(kept, in) })
+	}
+	if r, ok := broker.As[broker.Revoker](c.broker.source); ok {
 		r.OnRevoke(c.revoke)
 	}
 
-	err = c.receive(ctx)
+	taking, stopTaking := context.WithCancel(ctx)
+	redrivesTaken := c.receiveRedrives(taking)
+	err = c.receive(ctx, c.broker)
 	c.stop()
+	stopTaking()
+	redrivesTaken()
 	c.giveBack(c.lanes.drain()) // others can have it while we finish
 	timer := time.AfterFunc(c.cfg.DrainTimeout, cancel)
 	workers.Wait()
 	timer.Stop()
 	c.giveBack(c.lanes.drain())
-	settled()
+	for _, finish := range settled {
+		finish()
+	}
 	stopKeeping()
 	keeping.Wait()
 	return err
@@ -124,6 +142,9 @@ func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
 		if c.starts != nil && err == nil {
 			err = c.starts.Check(ctx)
 		}
+		if c.cfg.Redrives != nil && err == nil {
+			err = c.cfg.Redrives.Check(ctx)
+		}
 		switch {
 		case err == nil:
 			return true, nil
@@ -141,7 +162,7 @@ func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
 }
 
 // receive takes deliveries in until ctx ends or the source is closed.
-func (c *Consumer[Tx]) receive(ctx context.Context) error {
+func (c *Consumer[Tx]) receive(ctx context.Context, in *intake) error {
 	// room must wake up when ctx ends.
 	defer context.AfterFunc(ctx, c.stop)()
 	for failures := 0; ctx.Err() == nil; {
@@ -149,8 +170,8 @@ func (c *Consumer[Tx]) receive(ctx context.Context) error {
 		if n == 0 {
 			return nil
 		}
-		deliveries, err := c.source.Receive(ctx, n)
-		c.take(deliveries)
+		deliveries, err := in.source.Receive(ctx, n)
+		c.take(in, deliveries)
 		switch {
 		case err == nil:
 			failures = 0
@@ -169,16 +190,26 @@ func (c *Consumer[Tx]) receive(ctx context.Context) error {
 }
 
 // take puts deliveries in hand, or gives them back after a stop.
-func (c *Consumer[Tx]) take(deliveries []*broker.Delivery) {
+func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery) {
 	slab := make([]job, len(deliveries))
 	jobs := make([]*job, len(deliveries))
 	for i, d := range deliveries {
 		j := &slab[i]
-		j.delivery, j.message = d, Message{Message: d.Message}
+		j.from, j.delivery, j.message = in, d, Message{Message: d.Message}
 		jobs[i] = j
+		if in != c.broker {
+			j.redrive = redriveOf(d)
+			j.message.letter = j.redrive.Letter.ID
+		}
 		c.observe(Event{Kind: Received, Message: &j.message, Redelivered: d.Redelivered})
 	}
-	c.takeKeys(jobs)
+	if in == c.broker {
+		c.takeKeys(jobs)
+	} else {
+		for _, j := range jobs {
+			c.takeRedriveKey(j, j.redrive)
+		}
+	}
 	c.giveBack(c.lanes.add(jobs))
 }
 
@@ -190,14 +221,14 @@ func (c *Consumer[Tx]) revoke(ctx context.Context, lanes []string) {
 	for _, j := range c.lanes.revoke(ctx, lanes) {
 		c.observe(Event{Kind: Released, Message: &j.message})
 	}
-	c.settle.wait(ctx)
+	c.broker.settle.wait(ctx)
 }
 
-// giveBack returns jobs to the broker unprocessed.
+// giveBack returns jobs unprocessed to where they came from.
 func (c *Consumer[Tx]) giveBack(jobs []*job) {
 	for _, j := range jobs {
 		c.observe(Event{Kind: Released, Message: &j.message})
-		c.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Retry})
+		j.from.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Retry})
 	}
 }
 
@@ -240,17 +271,20 @@ func (c *Consumer[Tx]) unexpired(jobs []*job) []*job {
 
 // acknowledge tells the broker, soon, that messages are done with.
 func (c *Consumer[Tx]) acknowledge(jobs []*job) {
+	if len(jobs) == 0 {
+		return
+	}
 	acks := make([]broker.Settlement, len(jobs))
 	for i, j := range jobs {
 		j.done = true
 		acks[i] = broker.Settlement{Delivery: j.delivery, Action: broker.Ack}
 	}
-	c.settle.add(acks...)
+	jobs[0].from.settle.add(acks...) // a redrive shares a transaction with none
 }
 
-// keepAlive asks the broker for more time for all that is in hand.
-func (c *Consumer[Tx]) keepAlive(ctx context.Context) {
-	keeper, ok := broker.As[broker.KeepAliver](c.source)
+// keepAlive asks for more time for all that is in hand of an intake.
+func (c *Consumer[Tx]) keepAlive(ctx context.Context, in *intake) {
+	keeper, ok := broker.As[broker.KeepAliver](in.source)
 	if !ok {
 		return
 	}
@@ -263,7 +297,7 @@ func (c *Consumer[Tx]) keepAlive(ctx context.Context) {
 		case <-ticker.C:
 		}
 		// What it does not reach expires, and is dropped before it is started.
-		if held := c.lanes.deliveries(); len(held) > 0 {
+		if held := c.lanes.deliveries(in); len(held) > 0 {
 			_ = keeper.KeepAlive(ctx, held)
 		}
 	}

@@ -130,7 +130,8 @@ func newEvents() *events { return &events{more: make(chan struct{})} }
 
 func (e *events) Observe(x sekali.Event) {
 	if x.Message != nil {
-		x.Message = &sekali.Message{Message: x.Message.Message}
+		m := *x.Message // it is not to be kept
+		x.Message = &m
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,7 +18,7 @@ func copies(jobs []*job) []*Message {
 	c := copier{bytes: make([]byte, 0, size), headers: make([]broker.Header, 0, headers)}
 	messages, pointers := make([]Message, len(jobs)), make([]*Message, len(jobs))
 	for i, j := range jobs {
-		messages[i] = Message{Message: c.message(&j.delivery.Message), key: j.message.key}
+		messages[i] = Message{Message: c.message(&j.delivery.Message), key: j.message.key, letter: j.message.letter}
 		pointers[i] = &messages[i]
 	}
 	return pointers

@@ -18,7 +18,7 @@ func (c *Consumer[Tx]) unheld(ctx context.Context, jobs []*job) []*job {
 	clear := jobs[:0:0]
 	for _, j := range jobs {
 		switch {
-		case j.order == "" || j.bad != nil || j.letter != nil || j.in == free:
+		case j.order == "" || j.bad != nil || j.letter != nil || j.redrive != nil || j.in == free:
 		case j.in.stuck:
 			continue
 		default:

@@ -13,10 +13,12 @@ import (
 
 // job is a delivery in hand, from its receipt to its settlement.
 type job struct {
+	from     *intake
 	delivery *broker.Delivery
-	message  Message // what observers see: the original, with its key
-	order    string  // the ordering key; empty: none
-	bad      error   // why its key or ordering key could not be taken
+	redrive  *deadletter.Redrive // nil: it is the broker's
+	message  Message             // what observers see: the original, with its key
+	order    string              // the ordering key; empty: none
+	bad      error               // why its key or ordering key could not be taken
 	reason   deadletter.Reason
 
 	attempts  int // calls of the handler in vain, the message alone in its transaction
@@ -46,7 +48,7 @@ func (j *job) suspect() bool { return j.delivery.Redelivered || j.delivery.Attem
 // companionable tells that it may share a transaction with others: nothing
 // about it has been out of the ordinary.
 func (j *job) companionable() bool {
-	return j.bad == nil && j.letter == nil && j.attempts == 0 && j.conflicts == 0 && !j.suspect()
+	return j.bad == nil && j.letter == nil && j.redrive == nil && j.attempts == 0 && j.conflicts == 0 && !j.suspect()
 }
 
 // lineName says which jobs take effect one after another: those of one
@@ -446,14 +448,16 @@ func (l *lanes) revokeIn(in *line, gone []string, inWork, dropped []*job) (_, _ 
 	return inWork, dropped
 }
 
-// deliveries returns those in hand, to be kept alive.
-func (l *lanes) deliveries() []*broker.Delivery {
+// deliveries returns those in hand of an intake, to be kept alive.
+func (l *lanes) deliveries(from *intake) []*broker.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := make([]*broker.Delivery, 0, l.held)
 	l.each(func(in *line) {
 		for _, j := range in.jobs {
-			held = append(held, j.delivery)
+			if j.from == from {
+				held = append(held, j.delivery)
+			}
 		}
 	})
 	return held

@@ -45,12 +45,17 @@ const (
 // the original. (Publishers take the broker.Message inside.)
 type Message struct {
 	broker.Message
-	key string
+	key    string
+	letter int64
 }
 
 // Key returns the message key: what the extractor returned, not its stored
 // form. It is empty while the extractor itself runs.
 func (m *Message) Key() string { return m.key }
+
+// Letter returns the ID of the dead letter from which the message comes, by a
+// redrive or because it was held; 0 if it comes from the broker.
+func (m *Message) Letter() int64 { return m.letter }
 
 // Outcome says what became of a message. The zero value stands beside an
 // error: nothing was decided. A Conflict stands beside ErrConflict.

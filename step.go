@@ -29,6 +29,9 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 	if outcome == Conflict {
 		return c.condemn(ctx, j, deadletter.Conflict, ErrConflict)
 	}
+	if j.redrive != nil && outcome != Processed {
+		return c.resolve(ctx, j, outcome)
+	}
 	return 0, true
 }
 
@@ -43,6 +46,11 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 	if what == blameSurvived {
 		j.attempts++
 		return c.condemn(ctx, j, deadletter.Survived, err)
+	}
+	if errors.Is(err, deadletter.ErrNotOurs) {
+		// Somebody else has the letter, or has resolved it.
+		c.observe(Event{Kind: Expired, Message: &j.message})
+		return 0, true
 	}
 	if ctx.Err() != nil {
 		// The stop has run out of patience and cancelled the handler: not the
@@ -115,7 +123,13 @@ const letterTimeout = 10 * time.Second
 func (c *Consumer[Tx]) bury(ctx context.Context, j *job) (time.Duration, bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letterTimeout)
 	defer cancel()
-	if err := c.cfg.DeadLetters.Put(ctx, *j.letter); err != nil {
+	put := c.cfg.DeadLetters.Put
+	if j.redrive != nil {
+		put = func(ctx context.Context, l deadletter.Letter) error {
+			return c.redrives.letters.Reopen(ctx, *j.redrive, l)
+		}
+	}
+	if err := put(ctx, *j.letter); err != nil && !errors.Is(err, deadletter.ErrNotOurs) {
 		j.outages++
 		pause := outageBackoff.after(j.outages)
 		c.observe(Event{Kind: DeadLetterFailed, Message: &j.message, Reason: j.letter.Reason, Err: err, Pause: pause})

@@ -249,7 +249,8 @@ func (c *Consumer[Tx]) claimFor(jobs []*job) store.Claim {
 	for i, j := range jobs {
 		keys[i] = store.Key{Raw: j.message.key, Fingerprint: j.fingerprint}
 	}
-	return store.Claim{Consumer: c.cfg.Name, Keys: keys}
+	force := len(jobs) == 1 && jobs[0].redrive != nil && jobs[0].redrive.Force
+	return store.Claim{Consumer: c.cfg.Name, Keys: keys, Force: force}
 }
 
 // takeKeys takes the keys, fingerprints and ordering keys of messages, once.

@@ -55,7 +55,30 @@ const (
 	Open Status = "open"
 	// Held: it waits, unprocessed, for what is before it in its ordering key.
 	Held Status = "held"
+	// Requested: somebody decided that it is to be processed again; the
+	// consumer takes it when it runs.
+	Requested Status = "requested"
+	// Processed: it has had its effect, after a redrive.
+	Processed Status = "processed"
+	// Duplicate: a redrive found that its key had been processed before.
+	Duplicate Status = "duplicate"
+	// Stale: a redrive found that its entity was newer already.
+	Stale Status = "stale"
+	// Discarded: somebody decided that it is never to have an effect.
+	Discarded Status = "discarded"
+	// Sent: it was published to where it had come from.
+	Sent Status = "sent"
 )
+
+// Statuses are all that there are. Letters of the first three are unresolved.
+func Statuses() []Status {
+	return []Status{Open, Held, Requested, Processed, Duplicate, Stale, Discarded, Sent}
+}
+
+// Reasons are all that there are.
+func Reasons() []Reason {
+	return []Reason{Exhausted, Permanent, NoKey, Conflict, Survived, Crashed, Blocked}
+}
 
 // Letter is a message that could not be processed.
 type Letter struct {
@@ -89,9 +112,10 @@ type Letter struct {
 // Sink takes letters.
 type Sink interface {
 	// Put writes a letter and returns nil when it is kept durably. There is
-	// one open letter for each Identity: a further copy updates reason, error,
-	// attempts and LastAt, and counts in Copies. It may be called at once from
-	// many goroutines, and again after an error.
+	// one unresolved letter for each Identity: a further copy updates reason,
+	// error, attempts and LastAt, counts in Copies, and is open, unless a
+	// redrive of it was requested. It may be called at once from many
+	// goroutines, and again after an error.
 	Put(ctx context.Context, l Letter) error
 }
 
@@ -108,8 +132,8 @@ type Queue interface {
 // Holder is what a Sink offers that can keep messages back, in their order,
 // while an earlier one of their ordering key waits for somebody's decision.
 type Holder interface {
-	// Blocked tells whether an open letter or a held row of the consumer's
-	// ordering key is there. orderingKey is not empty.
+	// Blocked tells whether an unresolved letter of the consumer's ordering key
+	// is there. orderingKey is not empty.
 	Blocked(ctx context.Context, consumer, orderingKey string) (bool, error)
 	// Hold writes l with the status Held, behind all that is held of its
 	// ordering key. A further copy of what is open or held counts as a copy
@@ -132,6 +156,11 @@ type Filter struct {
 	OrderingKey string
 	Reason      Reason
 	Status      Status
+	// Unresolved chooses those with which something has still to happen: open,
+	// held and requested ones.
+	Unresolved bool
+	// Topic from which it came.
+	Topic string
 	// Before keeps IDs below it: for the next page, the last ID of this one.
 	Before int64
 	// Limit is how many to return at most. Defaults to 100.

@@ -58,6 +58,9 @@ func (n names) LettersName() string { return n.tables.DeadLetters }
 // StartsName is the bare name of message_starts.
 func (n names) StartsName() string { return n.tables.MessageStarts }
 
+// AuditName is the bare name of audit_trail.
+func (n names) AuditName() string { return n.tables.AuditTrail }
+
 // Messages is processed_messages, with its schema, in quotes.
 func (n names) Messages() string { return n.qualified(n.MessagesName()) }
 
@@ -66,6 +69,9 @@ func (n names) Letters() string { return n.qualified(n.LettersName()) }
 
 // Starts is message_starts, with its schema, in quotes.
 func (n names) Starts() string { return n.qualified(n.StartsName()) }
+
+// Audit is audit_trail, with its schema, in quotes.
+func (n names) Audit() string { return n.qualified(n.AuditName()) }
 
 // SchemaValue is an expression whose value is the name of the schema.
 func (n names) SchemaValue() string {
@@ -78,10 +84,13 @@ func (n names) SchemaValue() string {
 	return "DATABASE()"
 }
 
-// IndexName returns the bare name of an index of Messages or Letters.
+// IndexName returns the bare name of an index of Messages, Letters or Audit.
 func (n names) IndexName(of, suffix string) string {
-	if of == "Letters" {
+	switch of {
+	case "Letters":
 		return n.LettersName() + "_" + suffix
+	case "Audit":
+		return n.AuditName() + "_" + suffix
 	}
 	return n.MessagesName() + "_" + suffix
 }
@@ -105,6 +114,7 @@ func (n names) versionTable() string {
 		{"processed_messages", n.tables.ProcessedMessages, plain.ProcessedMessages},
 		{"dead_letters", n.tables.DeadLetters, plain.DeadLetters},
 		{"message_starts", n.tables.MessageStarts, plain.MessageStarts},
+		{"audit_trail", n.tables.AuditTrail, plain.AuditTrail},
 	} {
 		if pair[1] != pair[2] { // a later version's further tables change nothing
 			renamed = true

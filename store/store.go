@@ -96,6 +96,11 @@ type Claim struct {
 	// them in an order of its own, the same in every process, so that two
 	// claims with the same keys cannot deadlock.
 	Keys []Key
+
+	// Force has Begin remove the rows of the keys that are there, in its
+	// transaction, before it claims them: each of them is then Fresh. It is for
+	// a person's decision that a message is to be processed again.
+	Force bool
 }
 
 // Key is one message key to claim.

@@ -17,6 +17,8 @@ type Tables struct {
 	DeadLetters string
 	// MessageStarts defaults to "message_starts".
 	MessageStarts string
+	// AuditTrail defaults to "audit_trail".
+	AuditTrail string
 }
 
 // identifier is what a name of a table may be: it is short enough for every
@@ -35,6 +37,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.MessageStarts == "" {
 		t.MessageStarts = "message_starts"
 	}
+	if t.AuditTrail == "" {
+		t.AuditTrail = "audit_trail"
+	}
 	return t
 }
 
@@ -47,7 +52,7 @@ func (t Tables) Validate() error {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
 	named := map[string]bool{}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts} {
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/store"
 )
 
@@ -29,7 +28,7 @@ type Store struct {
 	claims   map[id]chan struct{} // claims of open transactions, closed at their end
 	counters map[string]int
 	log      []string // counters in the order in which they were changed
-	letters  []deadletter.Letter
+	letters  []*letter
 	starts   map[id]int // lone starts that have not ended
 	open     int
 }
@@ -50,6 +49,8 @@ type Tx struct {
 	names   []string // of what was added, in order
 	endsOf  []id     // starts that end with it
 	done    bool
+	force   bool
+	at      []func() // what its commit does besides
 }
 
 // Add changes a counter, when the transaction commits.
@@ -64,6 +65,7 @@ func (s *Store) Begin(ctx context.Context, c store.Claim) (*Tx, []store.State, e
 	s.mu.Lock()
 	s.open++
 	s.mu.Unlock()
+	tx.force = c.Force
 	states, err := s.Claim(ctx, tx, c)
 	if err != nil {
 		s.end(tx, false)
@@ -102,7 +104,7 @@ func (s *Store) claimOne(ctx context.Context, tx *Tx, k id, fingerprint []byte) 
 		if !claimed {
 			defer s.mu.Unlock()
 			stored, there := s.rows[k]
-			if there {
+			if there && !tx.force {
 				return against(stored, fingerprint), nil
 			}
 			s.claims[k] = tx.ended
@@ -158,6 +160,9 @@ func (s *Store) end(tx *Tx, commit bool) {
 		s.log = append(s.log, tx.names...)
 		for _, k := range tx.endsOf {
 			delete(s.starts, k)
+		}
+		for _, f := range tx.at {
+			f()
 		}
 	}
 	tx.done = true
@@ -225,69 +230,4 @@ func (s *Store) Open() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
-}
-
-// DeadLetters returns the store's letters.
-func (s *Store) DeadLetters() deadletter.Queue { return (*letters)(s) }
-
-type letters Store
-
-func (l *letters) Put(_ context.Context, letter deadletter.Letter) error {
-	letter.Status = deadletter.Open
-	return l.write(letter, func(old *deadletter.Letter) {
-		letter.ID, letter.Copies = old.ID, old.Copies+1
-		*old = letter
-	})
-}
-
-// Hold implements deadletter.Holder.
-func (l *letters) Hold(_ context.Context, letter deadletter.Letter) error {
-	letter.Status = deadletter.Held
-	return l.write(letter, func(old *deadletter.Letter) { old.Copies++ })
-}
-
-// Blocked implements deadletter.Holder.
-func (l *letters) Blocked(_ context.Context, consumer, orderingKey string) (bool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.letters, func(x deadletter.Letter) bool {
-		return x.Consumer == consumer && x.OrderingKey == orderingKey
-	}), nil
-}
-
-func (l *letters) write(letter deadletter.Letter, onCopy func(old *deadletter.Letter)) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	letter.Message = letter.Message.Clone()
-	for i := range l.letters {
-		if l.letters[i].Identity() == letter.Identity() {
-			onCopy(&l.letters[i])
-			return nil
-		}
-	}
-	letter.ID, letter.Copies = int64(len(l.letters)+1), 1
-	l.letters = append(l.letters, letter)
-	return nil
-}
-
-func (l *letters) List(_ context.Context, f deadletter.Filter) ([]deadletter.Letter, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []deadletter.Letter
-	for _, letter := range slices.Backward(l.letters) {
-		if (f.Consumer == "" || f.Consumer == letter.Consumer) && (f.Key == "" || f.Key == letter.Key) &&
-			(f.Reason == "" || f.Reason == letter.Reason) && (f.Before == 0 || letter.ID < f.Before) {
-			found = append(found, letter)
-		}
-	}
-	return found, nil
-}
-
-func (l *letters) Get(_ context.Context, id int64) (deadletter.Letter, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if id < 1 || id > int64(len(l.letters)) {
-		return deadletter.Letter{}, deadletter.ErrNotFound
-	}
-	return l.letters[id-1], nil
 }

@@ -11,8 +11,6 @@ func (s *Store) Starts() store.Starts[*Tx] { return (*starts)(s) }
 
 type starts Store
 
-func key(consumer, raw string) id { return id{consumer, store.StoredKey(raw)} }
-
 func (s *starts) Look(_ context.Context, consumer, raw string) (recorded bool, lone int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,6 +66,7 @@ type order struct {
 	Entity string
 	Seq    int
 	Die    string  // "exit" or "kill": the process dies of it
+	Dead   bool    // it fails for good unless it is redriven
 	Sleep  int     // milliseconds
 	Fail   float64 // how likely an attempt fails
 }
@@ -178,6 +179,9 @@ func run[Tx any](ctx context.Context, t task, source broker.Source, s store.Stor
 			err := exec(ctx, tx, `INSERT INTO effects (lane, entity, seq, id) VALUES (?, ?, ?, ?)`, lane(m), o.Entity, o.Seq, o.ID)
 			if err != nil {
 				return err
+			}
+			if o.Dead && m.Letter() == 0 {
+				return sekali.Permanent(errWeather)
 			}
 			time.Sleep(time.Duration(o.Sleep) * time.Millisecond)
 			switch o.Die {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/internal/dbtest"
+	"github.com/sekali/sekali/migrate"
 )
 
 // member is a child process.
@@ -141,13 +142,15 @@ type shop struct {
 
 func newShop(t testing.TB, db *dbtest.DB) *shop {
 	t.Helper()
-	id := "id BIGSERIAL"
-	now := "TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()"
-	if db.Schema == "" {
-		id, now = "id INTEGER", "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP"
+	n, now := "BIGSERIAL", "TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()"
+	switch db.Dialect {
+	case migrate.SQLite:
+		n, now = "INTEGER", "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP"
+	case migrate.MySQL:
+		n, now = "BIGINT AUTO_INCREMENT", "TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)"
 	}
 	// No unique key: a doubled effect is to be seen, not refused.
-	_, err := db.SQL.Exec(`CREATE TABLE effects (` + strings.Replace(id, "id", "n", 1) + ` PRIMARY KEY, at ` + now +
+	_, err := db.SQL.Exec(`CREATE TABLE effects (n ` + n + ` PRIMARY KEY, at ` + now +
 		`, lane INT NOT NULL, entity VARCHAR(40) NOT NULL, seq INT NOT NULL, id VARCHAR(80) NOT NULL)`)
 	if err != nil {
 		t.Fatal(err)

@@ -94,3 +94,11 @@ func TestConsumersThatFreezeForLongerThanTheirDeliveriesLastHaveExactEffects(t *
 		t.Errorf("dead letters: %q", got)
 	}
 }
+
+func TestRedrivesWhileProcessesAreKilledOnPostgreSQL(t *testing.T) {
+	redrives(t, newShop(t, dbtest.Postgres(t)), onNATS(t), 4)
+}
+
+func TestRedrivesWhileProcessesAreKilledOnMariaDB(t *testing.T) {
+	redrives(t, newShop(t, dbtest.MySQL(t)), onNATS(t), 4)
+}

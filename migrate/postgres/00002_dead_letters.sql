@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     ordering_key  VARCHAR(200) COLLATE "C", -- as a key is stored; none: nothing keeps it in order
     raw_ordering_key BYTEA,                 -- as it came
     identity      BYTEA NOT NULL,           -- of consumer, key and body
-    open_identity BYTEA UNIQUE,             -- the same while it is open or held
+    open_identity BYTEA UNIQUE,             -- the same while it is unresolved
     status        VARCHAR(20) NOT NULL,
     reason        VARCHAR(40) NOT NULL,
     error         TEXT NOT NULL,
@@ -17,12 +17,20 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     envelope      BYTEA NOT NULL,           -- JSON: the message without its body
     body          BYTEA,
     first_at      TIMESTAMP NOT NULL,       -- UTC
-    last_at       TIMESTAMP NOT NULL        -- UTC
+    last_at       TIMESTAMP NOT NULL,       -- UTC
+    redrive_force SMALLINT NOT NULL DEFAULT 0,   -- 1: even if the key is there
+    redrive_effects SMALLINT NOT NULL DEFAULT 0, -- 1: effects outside the database too
+    redrive_key   BYTEA,                    -- under this key instead, as it came
+    takes         INT NOT NULL DEFAULT 0,   -- by consumers, since it was requested
+    lease_token   VARCHAR(64) COLLATE "C",  -- of the instance that has it
+    leased_until  BIGINT NOT NULL DEFAULT 0 -- milliseconds since 1970
 );
 
 CREATE INDEX IF NOT EXISTS {{.Index "Letters" "key"}} ON {{.Letters}} (consumer_name, message_key);
 
 CREATE INDEX IF NOT EXISTS {{.Index "Letters" "order"}} ON {{.Letters}} (consumer_name, ordering_key, status, id);
+
+CREATE INDEX IF NOT EXISTS {{.Index "Letters" "due"}} ON {{.Letters}} (consumer_name, status, ordering_key, id);
 
 CREATE INDEX IF NOT EXISTS {{.Index "Letters" "status"}} ON {{.Letters}} (status, id);
 

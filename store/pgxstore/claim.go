@@ -31,7 +31,7 @@ func (s *Store) Begin(ctx context.Context, c store.Claim) (pgx.Tx, []store.State
 	if err != nil {
 		return nil, nil, err
 	}
-	t, states, err := s.begin(ctx, conn, pgsql.NewPlan(c))
+	t, states, err := s.begin(ctx, conn, pgsql.NewPlan(c), c.Force)
 	if err != nil {
 		err = s.failed(ctx, doing, conn.Conn(), err)
 		abandon(ctx, conn)
@@ -40,29 +40,47 @@ func (s *Store) Begin(ctx context.Context, c store.Claim) (pgx.Tx, []store.State
 	return t, states, nil
 }
 
-func (s *Store) begin(ctx context.Context, conn *pgxpool.Conn, plan *pgsql.Plan) (*transaction, []store.State, error) {
+func (s *Store) begin(
+	ctx context.Context, conn *pgxpool.Conn, plan *pgsql.Plan, force bool,
+) (*transaction, []store.State, error) {
 	shape, err := s.shapeFor(ctx, conn.Conn(), plan)
 	if err != nil {
 		return nil, nil, err
 	}
 	var inner pgx.Tx
 	xid, err := s.settle(ctx, shape, plan, conn, func(sql string, args []any) (xid string, err error) {
-		inner, xid, err = beginWith(ctx, conn.Conn(), plan, sql, args)
+		var before []any
+		if force {
+			before = []any{s.unclaimSQL(), plan.Consumer, plan.All()}
+		}
+		inner, xid, err = beginWith(ctx, conn.Conn(), plan, before, sql, args)
 		return xid, err
 	})
 	if err != nil {
 		return nil, nil, err
 	}
+	if force && !plan.AllFresh() {
+		return nil, nil, errVanishing // a rival was faster; it is removed the next time
+	}
 	return newTransaction(conn, inner, plan, xid), plan.States(), nil
 }
 
-// beginWith sends BEGIN and the claim in one round trip.
-func beginWith(ctx context.Context, conn *pgx.Conn, plan *pgsql.Plan, sql string, args []any) (pgx.Tx, string, error) {
+// beginWith sends BEGIN and the claim in one round trip, and between them, if
+// there is one, a statement with its arguments.
+func beginWith(
+	ctx context.Context, conn *pgx.Conn, plan *pgsql.Plan, before []any, sql string, args []any,
+) (pgx.Tx, string, error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{})
+	if len(before) > 0 {
+		batch.Queue(before[0].(string), before[1:]...)
+	}
 	batch.Queue(sql, args...)
 	results := conn.SendBatch(ctx, &batch)
 	_, err := results.Exec()
+	if err == nil && len(before) > 0 {
+		_, err = results.Exec()
+	}
 	xid := ""
 	if err == nil {
 		rows, queryErr := results.Query()

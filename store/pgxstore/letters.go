@@ -74,3 +74,40 @@ func (l letters) Get(ctx context.Context, id int64) (deadletter.Letter, error) {
 	defer done()
 	return q.Get(ctx, id)
 }
+
+var _ deadletter.Desk = letters{}
+
+// Count implements deadletter.Desk.
+func (l letters) Count(ctx context.Context, f deadletter.Filter) (map[deadletter.Reason]int, error) {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Desk).Count(ctx, f)
+}
+
+// Redrive implements deadletter.Desk.
+func (l letters) Redrive(ctx context.Context, id int64, d deadletter.Decision) error {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Desk).Redrive(ctx, id, d)
+}
+
+// Discard implements deadletter.Desk.
+func (l letters) Discard(ctx context.Context, id int64, d deadletter.Decision) error {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Desk).Discard(ctx, id, d)
+}
+
+// Sent implements deadletter.Desk.
+func (l letters) Sent(ctx context.Context, id int64, d deadletter.Decision) error {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Desk).Sent(ctx, id, d)
+}
+
+// Trail implements deadletter.Desk.
+func (l letters) Trail(ctx context.Context, id int64, limit int) ([]deadletter.Audit, error) {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Desk).Trail(ctx, id, limit)
+}

@@ -18,10 +18,15 @@ func (s *Store) Unclaim(ctx context.Context, tx pgx.Tx, c store.Claim) error {
 	for i := range keys {
 		keys[i] = store.StoredKey(c.Keys[i].Raw)
 	}
-	_, err := tx.Exec(ctx, "DELETE FROM "+pgsql.Quote(s.tables, s.tables.ProcessedMessages)+
-		" WHERE consumer_name = $1 AND message_key = ANY($2)", c.Consumer, keys)
-	if err != nil {
+	if _, err := tx.Exec(ctx, s.unclaimSQL(), c.Consumer, pgsql.Array(keys)); err != nil {
 		return fmt.Errorf("take claims of consumer %q back: %w", c.Consumer, err)
 	}
 	return nil
+}
+
+// unclaimSQL returns the statement that removes keys: $1 is the consumer, $2
+// an Array of their stored forms.
+func (s *Store) unclaimSQL() string {
+	return "DELETE FROM " + pgsql.Quote(s.tables, s.tables.ProcessedMessages) +
+		" WHERE consumer_name = $1::text AND message_key = ANY($2::text[])"
 }

@@ -43,7 +43,7 @@ func (s *Store) Begin(ctx context.Context, c store.Claim) (*sql.Tx, []store.Stat
 			return nil, nil, unreachable(ctx, doing, err)
 		}
 		t := &transaction{conn: conn, keys: newKeys(c)}
-		if err = s.begin(ctx, t); err == nil {
+		if err = s.begin(ctx, t, c.Force); err == nil {
 			s.open.Store(t.tx, t)
 			return t.tx, t.keys.states, nil
 		}
@@ -62,7 +62,7 @@ func (s *Store) Begin(ctx context.Context, c store.Claim) (*sql.Tx, []store.Stat
 // isStale tells that a connection was dead before anything was sent.
 func isStale(err error) bool { return errors.Is(err, driver.ErrBadConn) }
 
-func (s *Store) begin(ctx context.Context, t *transaction) (err error) {
+func (s *Store) begin(ctx context.Context, t *transaction, force bool) (err error) {
 	// Before BEGIN: on SQLite a read first would make the claim an upgrade.
 	if t.shape, err = s.shapeFor(ctx, t.conn, t.keys); err != nil {
 		return err
@@ -70,8 +70,16 @@ func (s *Store) begin(ctx context.Context, t *transaction) (err error) {
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
+	if force {
+		if err := s.remove(ctx, t.tx, t.keys.Consumer, t.keys.stored()); err != nil {
+			return err
+		}
+	}
 	if t.mark, err = s.settle(ctx, t.tx, t.shape, t.keys); err != nil {
 		return err
+	}
+	if force && len(t.keys.Claimed()) < len(t.keys.keys) {
+		return ErrUnsettled // a rival was faster; it is removed the next time
 	}
 	if len(t.keys.Claimed()) == 0 {
 		return nil

@@ -117,8 +117,13 @@ type Texts struct {
 	TimeText func(column string) string
 	// OnCopy returns what follows INSERT … VALUES to count, instead, a copy of
 	// the letter that has the same open_identity, and to take these columns
-	// from the new one.
+	// from the new one; status stays what it is where a redrive was requested.
 	OnCopy func(columns ...string) string
+	// Millis is an expression for the time in milliseconds since 1970 by the
+	// database's clock.
+	Millis string
+	// AuditTrail is the quoted name of the table audit_trail.
+	AuditTrail string
 	// MessageStarts is the quoted name of the table message_starts.
 	MessageStarts string
 	// OnStart is what follows INSERT … VALUES to add, instead, to the start

@@ -51,6 +51,15 @@ func newKeys(c store.Claim) *Keys {
 	return k
 }
 
+// stored returns the stored forms of all keys, sorted.
+func (k *Keys) stored() []string {
+	stored := make([]string, len(k.keys))
+	for i, key := range k.keys {
+		stored[i] = key.Stored
+	}
+	return stored
+}
+
 // Pending returns the keys whose state is not known yet, sorted.
 func (k *Keys) Pending() []Key {
 	pending := make([]Key, 0, len(k.keys))

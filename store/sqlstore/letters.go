@@ -59,8 +59,8 @@ func (l letters) Blocked(ctx context.Context, consumer, orderingKey string) (boo
 		return false, fmt.Errorf("%s: %w", doing, l.s.invalid)
 	}
 	q := query{texts: l.s.texts}
-	q.add("SELECT id FROM "+q.texts.DeadLetters+" WHERE consumer_name = ? AND ordering_key = ? AND status IN (?, ?) LIMIT 1",
-		consumer, store.StoredKey(orderingKey), string(deadletter.Open), string(deadletter.Held))
+	q.add("SELECT id FROM "+q.texts.DeadLetters+" WHERE consumer_name = ? AND ordering_key = ? AND status IN ("+unresolved+") LIMIT 1",
+		consumer, store.StoredKey(orderingKey))
 	var id int64
 	err := l.s.db.QueryRowContext(ctx, q.sql.String(), q.args...).Scan(&id)
 	switch {
@@ -119,29 +119,7 @@ func (l letters) Check(ctx context.Context) error {
 func (l letters) List(ctx context.Context, f deadletter.Filter) ([]deadletter.Letter, error) {
 	const doing = "list dead letters"
 	q := l.selection()
-	word := " WHERE "
-	where := func(condition string, arg any) {
-		q.add(word+condition, arg)
-		word = " AND "
-	}
-	if f.Consumer != "" {
-		where("consumer_name = ?", f.Consumer)
-	}
-	if f.Key != "" {
-		where("message_key = ?", store.StoredKey(f.Key))
-	}
-	if f.OrderingKey != "" {
-		where("ordering_key = ?", store.StoredKey(f.OrderingKey))
-	}
-	if f.Reason != "" {
-		where("reason = ?", string(f.Reason))
-	}
-	if f.Status != "" {
-		where("status = ?", string(f.Status))
-	}
-	if f.Before > 0 {
-		where("id < ?", f.Before)
-	}
+	q.filter(f)
 	if f.Limit <= 0 {
 		f.Limit = deadletter.DefaultLimit
 	}
@@ -151,6 +129,39 @@ func (l letters) List(ctx context.Context, f deadletter.Filter) ([]deadletter.Le
 		return nil, l.failed(ctx, doing, err)
 	}
 	return found, nil
+}
+
+// unresolved lists the statuses with which something has still to happen.
+const unresolved = "'open', 'held', 'requested'"
+
+// filter adds the conditions of f.
+func (q *query) filter(f deadletter.Filter) {
+	word := " WHERE "
+	where := func(condition string, args ...any) {
+		q.add(word+condition, args...)
+		word = " AND "
+	}
+	text := func(column, value string) {
+		if value != "" {
+			where(column+" = ?", value)
+		}
+	}
+	text("consumer_name", f.Consumer)
+	if f.Key != "" {
+		text("message_key", store.StoredKey(f.Key))
+	}
+	if f.OrderingKey != "" {
+		text("ordering_key", store.StoredKey(f.OrderingKey))
+	}
+	text("reason", string(f.Reason))
+	text("status", string(f.Status))
+	text("topic", f.Topic)
+	if f.Unresolved {
+		where("status IN (" + unresolved + ")")
+	}
+	if f.Before > 0 {
+		where("id < ?", f.Before)
+	}
 }
 
 // Get implements deadletter.Queue.
@@ -182,7 +193,15 @@ func (l letters) read(ctx context.Context, q *query) ([]deadletter.Letter, error
 	if l.s.invalid != nil {
 		return nil, l.s.invalid
 	}
-	rows, err := l.s.db.QueryContext(ctx, q.sql.String(), q.args...)
+	return l.readFrom(ctx, l.s.db, q)
+}
+
+// readFrom reads through the pool or a transaction.
+func (l letters) readFrom(ctx context.Context, from interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, q *query,
+) ([]deadletter.Letter, error) {
+	rows, err := from.QueryContext(ctx, q.sql.String(), q.args...)
 	if err != nil {
 		return nil, err
 	}

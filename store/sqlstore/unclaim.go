@@ -16,19 +16,27 @@ const unclaimAtOnce = 500
 
 // Unclaim implements store.Unclaimer.
 func (s *Store) Unclaim(ctx context.Context, tx *sql.Tx, c store.Claim) error {
-	for keys := range slices.Chunk(c.Keys, unclaimAtOnce) {
+	if err := s.remove(ctx, tx, c.Consumer, newKeys(c).stored()); err != nil {
+		return fmt.Errorf("take claims of consumer %q back: %w", c.Consumer, err)
+	}
+	return nil
+}
+
+// remove deletes the rows of keys, given in their stored forms.
+func (s *Store) remove(ctx context.Context, tx *sql.Tx, consumer string, stored []string) error {
+	for keys := range slices.Chunk(stored, unclaimAtOnce) {
 		q := query{texts: s.texts}
-		q.add("DELETE FROM "+s.texts.ProcessedMessages+" WHERE consumer_name = ? AND message_key IN (", c.Consumer)
-		for i, k := range keys {
+		q.add("DELETE FROM "+s.texts.ProcessedMessages+" WHERE consumer_name = ? AND message_key IN (", consumer)
+		for i, key := range keys {
 			comma := ", "
 			if i == 0 {
 				comma = ""
 			}
-			q.add(comma+"?", store.StoredKey(k.Raw))
+			q.add(comma+"?", key)
 		}
 		q.add(")")
 		if _, err := tx.ExecContext(ctx, q.sql.String(), q.args...); err != nil {
-			return fmt.Errorf("take claims of consumer %q back: %w", c.Consumer, err)
+			return err
 		}
 	}
 	return nil

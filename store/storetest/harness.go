@@ -86,6 +86,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"schema", schemaTests[Tx]()},
 		{"dead letters", letterTests[Tx]()},
 		{"held messages", holdTests[Tx]()},
+		{"redrives", redriveTests[Tx]()},
 		{"starts", startTests[Tx]()},
 		{"claims taken back", unclaimTests[Tx]()},
 	} {

@@ -123,6 +123,15 @@ func (s Statements) Survived() string {
 		" WHERE consumer_name = $1::text AND message_key = ANY($2::text[]) AND xmin::text = $3::text)"
 }
 
+// LetterProcessed returns the statement that resolves, in the transaction of
+// its claim, a dead letter that was taken: $1 is its id, $2 the token. It
+// affects no row if the letter is not ours any more.
+func (s Statements) LetterProcessed() string {
+	return "UPDATE " + Quote(s.tables, s.tables.DeadLetters) + " SET status = 'processed', open_identity = NULL," +
+		" last_at = statement_timestamp() AT TIME ZONE 'UTC', lease_token = NULL, leased_until = 0" +
+		" WHERE id = $1::bigint AND lease_token = $2::text AND status IN ('requested', 'held')"
+}
+
 // CreateTable returns the five lines that make processed_messages.
 func (s Statements) CreateTable() string {
 	return "CREATE TABLE " + s.tables.In(s.tables.ProcessedMessages) + " (\n" +

@@ -46,6 +46,11 @@ func NewPlan(c store.Claim) *Plan {
 // States returns what is known, in the order of the claim's keys.
 func (p *Plan) States() []store.State { return p.states }
 
+// AllFresh tells whether every key was inserted.
+func (p *Plan) AllFresh() bool {
+	return !slices.ContainsFunc(p.states, func(s store.State) bool { return s != store.Fresh })
+}
+
 // HasFingerprints tells whether a key of the claim has a fingerprint.
 func (p *Plan) HasFingerprints() bool {
 	return slices.ContainsFunc(p.keys, func(k planned) bool { return len(k.fingerprint) > 0 })

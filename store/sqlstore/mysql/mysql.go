@@ -205,10 +205,16 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OnCopy: func(columns ...string) string {
 			set := "ON DUPLICATE KEY UPDATE copies = copies + 1"
 			for _, c := range columns {
+				if c == "status" {
+					set += ", status = CASE WHEN status = 'requested' THEN status ELSE VALUES(status) END"
+					continue
+				}
 				set += ", " + c + " = VALUES(" + c + ")"
 			}
 			return set
 		},
+		Millis:        "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+		AuditTrail:    sqltext.Quote(t, t.AuditTrail, "`"),
 		MessageStarts: sqltext.Quote(t, t.MessageStarts, "`"),
 		OnStart:       "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
 	}

@@ -173,6 +173,8 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		Now:           "statement_timestamp() AT TIME ZONE 'UTC'",
 		TimeText:      func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
 		OnCopy:        sqltext.OnCopy(letters + "."),
+		Millis:        "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+		AuditTrail:    pgsql.Quote(t, t.AuditTrail),
 		MessageStarts: starts,
 		OnStart:       sqltext.OnStart(starts + "."),
 	}

@@ -142,6 +142,8 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		// parse it.
 		TimeText:      func(column string) string { return column + " || ''" },
 		OnCopy:        sqltext.OnCopy(""),
+		Millis:        "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+		AuditTrail:    sqltext.Quote(t, t.AuditTrail, `"`),
 		MessageStarts: sqltext.Quote(t, t.MessageStarts, `"`),
 		OnStart:       sqltext.OnStart(""),
 	}

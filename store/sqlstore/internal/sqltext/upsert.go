@@ -6,6 +6,10 @@ func OnCopy(old string) func(columns ...string) string {
 	return func(columns ...string) string {
 		set := "ON CONFLICT (open_identity) DO UPDATE SET copies = " + old + "copies + 1"
 		for _, c := range columns {
+			if c == "status" {
+				set += ", status = CASE WHEN " + old + "status = 'requested' THEN " + old + "status ELSE excluded.status END"
+				continue
+			}
 			set += ", " + c + " = excluded." + c
 		}
 		return set
