@@ -64,10 +64,11 @@ func TestBadInputIsOneLineWithThingCauseAndMend(t *testing.T) {
 		{"more crashes than orders", []string{"demo", "--orders", "3", "--crashes", "4"}, 2, []string{"--crashes 4"}},
 		{"an output of no kind", []string{"demo", "--output", "xml"}, 2, []string{"--output \"xml\"", "table or json"}},
 		{"a database of no kind", []string{"demo", "--database", "oracle://u:geheim@h/d"}, 2, []string{"oracle://", "postgres://"}},
-		{"a broker of no kind", []string{"demo", "--broker", "smtp://u:geheim@h"}, 2, []string{"smtp://", "nats://", "kafka://", "redis://"}},
+		{"a broker of no kind", []string{"demo", "--broker", "smtp://u:geheim@h"}, 2, []string{"smtp://", "nats://", "kafka://", "rabbitmq://", "redis://"}},
 		{"a Kafka without a host", []string{"demo", "--broker", "kafka://u:geheim@"}, 2, []string{"kafka://", "names no host", "kafka://host:9092"}},
 		{"a Kafka with a path", []string{"demo", "--broker", "kafka://u:geheim@h:9092/orders"}, 2, []string{"path", "kafka://host:9092"}},
 		{"a Redis without a host", []string{"demo", "--broker", "redis://u:geheim@"}, 2, []string{"redis://", "names no host", "redis://user:password@host:6379"}},
+		{"a RabbitMQ without a host", []string{"demo", "--broker", "rabbitmq://u:geheim@"}, 2, []string{"rabbitmq://", "names no host", "rabbitmq://host:5672"}},
 		{"a NATS without a host", []string{"demo", "--broker", "nats://"}, 2, []string{"nats://", "names no host"}},
 		{"an argument too many", []string{"demo", "now"}, 2, []string{"now"}},
 		{"no database", []string{"migrate", "up"}, 2, []string{"--database", "SEKALI_DATABASE_URL"}},
@@ -83,6 +84,7 @@ func TestBadInputIsOneLineWithThingCauseAndMend(t *testing.T) {
 		{"a NATS that nobody answers for", []string{"demo", "--broker", "nats://u:geheim@" + dead}, 1, []string{dead, "is the server running"}},
 		{"a Kafka that nobody answers for", []string{"demo", "--broker", "kafka://u:geheim@" + dead}, 1, []string{dead, "is the server running"}},
 		{"a Redis that nobody answers for", []string{"demo", "--broker", "redis://u:geheim@" + dead}, 1, []string{dead, "is the server running"}},
+		{"a RabbitMQ that nobody answers for", []string{"demo", "--broker", "rabbitmq://u:geheim@" + dead}, 1, []string{dead, "is the server running"}},
 		{"a folder that is not there", []string{"migrate", "up", "--database", "sqlite:/no/such/folder/x.db"}, 1, []string{"/no/such/folder/x.db"}},
 	}
 	for _, c := range cases {

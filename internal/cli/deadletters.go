@@ -18,21 +18,22 @@ import (
 
 func (a *app) deadletters() *cobra.Command {
 	var f deadletter.Filter
+	var status string
 	list := &cobra.Command{Use: "list", Short: "List dead letters, newest first", Args: cobra.NoArgs}
-	list.Flags().StringVar(&f.Consumer, "consumer", "", "only those of this consumer")
-	list.Flags().StringVar(&f.Key, "key", "", "only those of this message key")
-	list.Flags().StringVar((*string)(&f.Reason), "reason", "", "only those of this reason: exhausted, permanent, no-key, conflict, survived")
+	filterFlags(list, &f)
+	list.Flags().StringVar(&status, "status", "unresolved", "only those of this status: "+texts(deadletter.Statuses())+"; unresolved (the first three), or all")
 	list.Flags().IntVar(&f.Limit, "limit", deadletter.DefaultLimit, "how many at most")
 	list.Flags().Int64Var(&f.Before, "before", 0, "only IDs below this one: the next page")
-	show := &cobra.Command{Use: "show ID", Short: "Show one dead letter with its headers and body", Args: oneID}
+	show := &cobra.Command{Use: "show ID", Short: "Show one dead letter with its headers, its body and what was decided about it", Args: oneID}
 	for _, c := range []*cobra.Command{list, show} {
 		a.databaseFlag(c)
 		a.outputFlag(c)
 	}
 	return group(
-		"deadletters", "Read messages that could not be processed",
-		a.command(list, func(ctx context.Context, _ []string) error { return a.listLetters(ctx, f) }),
+		"deadletters", "Read messages that could not be processed, and decide about them",
+		a.command(list, func(ctx context.Context, _ []string) error { return a.listLetters(ctx, f, status) }),
 		a.command(show, func(ctx context.Context, args []string) error { return a.showLetter(ctx, args[0]) }),
+		a.redrive(), a.discard(),
 	)
 }
 
@@ -43,32 +44,59 @@ func oneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// reasons are all reasons there are.
-var reasons = []deadletter.Reason{
-	deadletter.Exhausted, deadletter.Permanent, deadletter.NoKey, deadletter.Conflict, deadletter.Survived,
+func filterFlags(c *cobra.Command, f *deadletter.Filter) {
+	c.Flags().StringVar(&f.Consumer, "consumer", "", "only those of this consumer")
+	c.Flags().StringVar(&f.Key, "key", "", "only those of this message key")
+	c.Flags().StringVar(&f.OrderingKey, "ordering-key", "", "only those of this ordering key")
+	c.Flags().StringVar(&f.Topic, "topic", "", "only those that came from this topic")
+	c.Flags().StringVar((*string)(&f.Reason), "reason", "", "only those of this reason: "+texts(deadletter.Reasons()))
+}
+
+func checkFilter(f deadletter.Filter) error {
+	if f.Reason != "" && !slices.Contains(deadletter.Reasons(), f.Reason) {
+		return usagef("--reason %q: use one of %s", f.Reason, texts(deadletter.Reasons()))
+	}
+	return nil
+}
+
+// texts lists values with commas between them.
+func texts[T ~string](values []T) string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = string(v)
+	}
+	return strings.Join(list, ", ")
 }
 
 // letters calls work with the database's dead letters.
-func (a *app) letters(ctx context.Context, work func(deadletter.Queue) error) error {
+func (a *app) letters(ctx context.Context, work func(deadletter.Desk) error) error {
 	db, err := a.open(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	return work(sqlstore.New(db.SQL, db.Dialect()).DeadLetters())
+	return work(sqlstore.New(db.SQL, db.Dialect()).DeadLetters().(deadletter.Desk))
 }
 
-func (a *app) listLetters(ctx context.Context, f deadletter.Filter) error {
+func (a *app) listLetters(ctx context.Context, f deadletter.Filter, status string) error {
 	if f.Limit < 1 {
 		return usagef("--limit %d: use 1 or more", f.Limit)
 	}
-	if f.Reason != "" && !slices.Contains(reasons, f.Reason) {
-		return usagef("--reason %q: use one of %v", f.Reason, reasons)
+	if err := checkFilter(f); err != nil {
+		return err
+	}
+	switch {
+	case status == "unresolved":
+		f.Unresolved = true
+	case slices.Contains(deadletter.Statuses(), deadletter.Status(status)):
+		f.Status = deadletter.Status(status)
+	case status != "all":
+		return usagef("--status %q: use one of %s, unresolved, all", status, texts(deadletter.Statuses()))
 	}
 	if f.Before < 0 {
 		return usagef("--before %d: use an ID from a list", f.Before)
 	}
-	return a.letters(ctx, func(q deadletter.Queue) error {
+	return a.letters(ctx, func(q deadletter.Desk) error {
 		letters, err := q.List(ctx, f)
 		if err != nil {
 			return err
@@ -99,15 +127,16 @@ func (a *app) listLetters(ctx context.Context, f deadletter.Filter) error {
 }
 
 func (a *app) showLetter(ctx context.Context, arg string) error {
-	id, err := strconv.ParseInt(arg, 10, 64)
+	ids, err := idsOf([]string{arg})
 	if err != nil {
-		return usagef("dead letter %q: an ID is a number: see sekali deadletters list", arg)
+		return err
 	}
-	return a.letters(ctx, func(q deadletter.Queue) error {
-		l, err := q.Get(ctx, id)
-		if errors.Is(err, deadletter.ErrNotFound) {
-			return fmt.Errorf("dead letter %d: there is none with this ID: see sekali deadletters list", id)
+	return a.letters(ctx, func(q deadletter.Desk) error {
+		l, err := q.Get(ctx, ids[0])
+		if err != nil {
+			return letterError(ids[0], err)
 		}
+		trail, err := q.Trail(ctx, ids[0], 0)
 		if err != nil {
 			return err
 		}
@@ -116,10 +145,33 @@ func (a *app) showLetter(ctx context.Context, arg string) error {
 			if err != nil {
 				return err
 			}
+			for _, entry := range trail {
+				value.Trail = append(value.Trail, auditJSON{entry.At.UTC(), entry.By, entry.Action, entry.Detail})
+			}
 			return writeJSON(a.stdout, value)
 		}
-		return a.printLetter(l)
+		return a.printLetter(l, trail)
 	})
+}
+
+// idsOf reads IDs.
+func idsOf(args []string) (ids []int64, err error) {
+	for _, arg := range args {
+		id, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil {
+			return nil, usagef("dead letter %q: an ID is a number: see sekali deadletters list", arg)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// letterError says what is wrong with one letter.
+func letterError(id int64, err error) error {
+	if errors.Is(err, deadletter.ErrNotFound) {
+		return fmt.Errorf("dead letter %d: there is none with this ID: see sekali deadletters list", id)
+	}
+	return err
 }
 
 // letterJSON is a dead letter without loss.
@@ -136,6 +188,15 @@ type letterJSON struct {
 	LastAt   time.Time       `json:"last_at"`
 	Message  json.RawMessage `json:"message"`
 	Body     any             `json:"body"`
+	Trail    []auditJSON     `json:"trail,omitempty"`
+}
+
+// auditJSON is what somebody decided about a letter.
+type auditJSON struct {
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Action string    `json:"action"`
+	Detail string    `json:"detail"`
 }
 
 func asJSON(l deadletter.Letter) (letterJSON, error) {
@@ -154,7 +215,7 @@ func asJSON(l deadletter.Letter) (letterJSON, error) {
 	}, nil
 }
 
-func (a *app) printLetter(l deadletter.Letter) error {
+func (a *app) printLetter(l deadletter.Letter, trail []deadletter.Audit) error {
 	rows := [][]string{
 		{"id", strconv.FormatInt(l.ID, 10)},
 		{"consumer", plain(l.Consumer)},
@@ -181,6 +242,12 @@ func (a *app) printLetter(l deadletter.Letter) error {
 	fmt.Fprintln(a.stdout, "\nerror")
 	for line := range strings.SplitSeq(l.Error, "\n") {
 		fmt.Fprintln(a.stdout, "  "+plain(strings.ReplaceAll(line, "\t", "  ")))
+	}
+	if len(trail) > 0 {
+		fmt.Fprintln(a.stdout, "\ndecided")
+		for _, e := range trail {
+			fmt.Fprintf(a.stdout, "  %s UTC  %s by %s  %s\n", e.At.UTC().Format(time.DateTime), e.Action, plain(e.By), plain(e.Detail))
+		}
 	}
 	_, err := fmt.Fprintln(a.stdout, body(l.Message.Body))
 	return err
