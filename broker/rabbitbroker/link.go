@@ -191,3 +191,14 @@ func (l *link) close(ctx context.Context) error {
 	}
 	return err
 }
+
+// Connect connects to the server at a URL (see CheckURL), for what a Source and
+// a Publisher do not do, such as making exchanges. It neither shows a password
+// in its errors nor reconnects.
+func Connect(ctx context.Context, url string, client amqp.Config) (*amqp.Connection, error) {
+	l, err := dial(ctx, url, client)
+	if err != nil {
+		return nil, err
+	}
+	return l.conn, nil // its end ends the link
+}

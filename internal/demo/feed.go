@@ -7,6 +7,7 @@ import (
 
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/broker/natsbroker"
+	"github.com/sekali/sekali/broker/rabbitbroker"
 )
 
 // feed is where the orders come from: a place of the demo's own on a broker.
@@ -44,10 +45,12 @@ func kindOf(url string) (kind, error) {
 		return kind{checkNATS, openNATS, natsSource}, nil
 	case "kafka":
 		return kind{checkKafka, openKafka, kafkaSource}, nil
+	case "rabbitmq", "rabbitmqs", "amqp", "amqps":
+		return kind{rabbitbroker.CheckURL, openRabbit, rabbitSource}, nil
 	case "redis", "rediss":
 		return kind{checkRedis, openRedis, redisSource}, nil
 	}
-	return kind{}, fmt.Errorf("broker URL %q: its kind is unknown: use nats://host:4222, kafka://host:9092 or redis://host:6379", natsbroker.RedactURL(url))
+	return kind{}, fmt.Errorf("broker URL %q: its kind is unknown: use nats://host:4222, kafka://host:9092, rabbitmq://host:5672 or redis://host:6379", natsbroker.RedactURL(url))
 }
 
 // CheckBroker tells what is wrong with a broker's URL, without any I/O.
