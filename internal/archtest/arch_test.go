@@ -76,6 +76,7 @@ var house = map[string]room{
 	"internal/kafkatest":  {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
 	"internal/redistest":  {[]string{goredis}, "test helper: a key for each test"},
 	"internal/rabbittest": {[]string{rabbit}, "test helper: a queue for each test on a real RabbitMQ"},
+	"weakfilter":          {[]string{"store", goredis}, "it is no store: it knows what a key is, and Redis"},
 	"internal/proctest":   {nil, "it has tests alone, of consumers in processes of their own"},
 	"internal/archtest":   {nil, "a test of the house is outside of it"},
 }
