@@ -162,7 +162,7 @@ func addedAt(id string) time.Time {
 // they would not come out as they went in.
 func (p *Publisher) entryArgs(m broker.Message) ([]any, error) {
 	if m.Topic == "" {
-		return nil, errors.New("Topic is empty: give the key of the stream")
+		return nil, errors.New("its topic is empty: give the key of the stream")
 	}
 	args := make([]any, 0, 2*len(m.Headers)+16)
 	args = append(args, "xadd", m.Topic)
