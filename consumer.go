@@ -28,7 +28,8 @@ type Consumer[Tx any] struct {
 	starts    store.Starts[Tx]  // without it nothing is recorded
 	holder    deadletter.Holder // if OnBlocked is HoldKey
 	redrives  *redrives[Tx]
-	redriven  *intake // of redrives
+	delayer   *delayer // nil: the broker cannot wait
+	redriven  *intake  // of redrives
 	ran       atomic.Bool
 
 	stopping atomic.Bool  // what is in work is finished, no more is begun
@@ -44,6 +45,7 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	}
 	c := &Consumer[Tx]{cfg: full, lanes: newLanes()}
 	c.broker = &intake{source: full.Source, settle: newSettler(full.Source, c.observe)}
+	c.delayer = newDelayer(full.Source)
 	c.pace = newPace(full.Batch, full.Workers)
 	c.unclaimer, _ = store.As[store.Unclaimer[Tx]](full.Store)
 	if keeper, ok := store.As[interface{ Starts() store.Starts[Tx] }](full.Store); ok {
@@ -205,6 +207,9 @@ func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery) {
 	}
 	if in == c.broker {
 		c.takeKeys(jobs)
+		for _, j := range jobs {
+			c.delayer.recall(j)
+		}
 	} else {
 		for _, j := range jobs {
 			c.takeRedriveKey(j, j.redrive)

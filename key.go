@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/store"
 )
 
@@ -161,9 +162,11 @@ func isHex(c byte) bool {
 // takeKey returns the key of a message for a consumer: the one that a copy
 // made by Sekali carries for it, else what extract says.
 func takeKey(consumer string, extract KeyFunc, m *Message) (string, error) {
-	if c, ok := m.Headers.Get(HeaderConsumer); ok && string(c) == consumer {
-		if key, ok := m.Headers.Get(HeaderKey); ok && !store.IsBlank(string(key)) {
-			return string(key), nil
+	if c, ok := m.Headers.Get(HeaderConsumer); ok && deadletter.UnescapeHeader(string(c)) == consumer {
+		if raw, ok := m.Headers.Get(HeaderKey); ok {
+			if key := deadletter.UnescapeHeader(string(raw)); !store.IsBlank(key) {
+				return key, nil
+			}
 		}
 	}
 	key, err := extract(m)

@@ -29,15 +29,17 @@ import (
 	"context"
 
 	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/deadletter"
 )
 
 // Headers that copies of a message carry when Sekali makes them, so that the
 // key is taken once. They win over the key extractor, but only for the
 // consumer that they name: another consumer, and a producer's header of the
-// same name without the other, take the key in their usual way.
+// same name without the other, take the key in their usual way. Their values
+// are escaped by deadletter.EscapeHeader.
 const (
-	HeaderKey      = "sekali-key"
-	HeaderConsumer = "sekali-consumer"
+	HeaderKey      = deadletter.HeaderKey
+	HeaderConsumer = deadletter.HeaderConsumer
 )
 
 // Message is a message on its way to a handler. The bytes are the handler's

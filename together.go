@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/store"
 )
@@ -77,7 +78,13 @@ func movable(jobs []*job) []*job {
 // single brings a job one step further, alone in its transaction.
 func (c *Consumer[Tx]) single(ctx context.Context, j *job) {
 	pause, done := c.step(ctx, j)
-	if !done {
+	switch {
+	case done:
+	case c.delayer.takes(j, pause) && !c.stopping.Load():
+		j.done = true
+		j.from.settle.add(broker.Settlement{Delivery: j.delivery, Action: broker.Retry, Delay: pause})
+		return
+	default:
 		hold([]*job{j}, pause)
 		return
 	}

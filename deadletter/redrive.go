@@ -11,6 +11,9 @@ var (
 	// else, or resolved, since it was taken.
 	ErrNotOurs = errors.New("the dead letter is no longer ours")
 
+	// ErrNotALetter is the error of FromMessage for another message.
+	ErrNotALetter = errors.New("the message is not a dead letter")
+
 	// ErrResolved is the error of a decision about a letter with which nothing
 	// has to happen any more.
 	ErrResolved = errors.New("the dead letter is resolved already")
@@ -105,6 +108,9 @@ type Desk interface {
 	// Sent resolves a letter that was published to where it had come from. Its
 	// key is not recorded: the copy is to have the effect.
 	Sent(ctx context.Context, id int64, d Decision) error
+	// Record adds an entry to the audit trail, about something that was done
+	// elsewhere. Its ID and At are ignored.
+	Record(ctx context.Context, a Audit) error
 	// Trail returns the audit trail of a letter, oldest first; of all if id is
 	// 0, the newest limit entries.
 	Trail(ctx context.Context, id int64, limit int) ([]Audit, error)

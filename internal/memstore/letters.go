@@ -162,6 +162,9 @@ func (l *letters) decide(id int64, change func(*letter)) error {
 	return err
 }
 
+// Record implements deadletter.Desk: nothing is kept.
+func (l *letters) Record(context.Context, deadletter.Audit) error { return nil }
+
 // Trail implements deadletter.Desk: there is none.
 func (l *letters) Trail(context.Context, int64, int) ([]deadletter.Audit, error) { return nil, nil }
 

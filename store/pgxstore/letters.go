@@ -111,3 +111,10 @@ func (l letters) Trail(ctx context.Context, id int64, limit int) ([]deadletter.A
 	defer done()
 	return q.(deadletter.Desk).Trail(ctx, id, limit)
 }
+
+// Record implements deadletter.Desk.
+func (l letters) Record(ctx context.Context, a deadletter.Audit) error {
+	q, done := l.queue()
+	defer done()
+	return q.(deadletter.Desk).Record(ctx, a)
+}

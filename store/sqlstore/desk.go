@@ -197,7 +197,8 @@ func (l letters) tryDecide(ctx context.Context, action string, id int64, d deadl
 	if err := change(ctx, tx, letter); err != nil {
 		return err
 	}
-	if err := l.audit(ctx, tx, action, letter, d); err != nil {
+	entry := deadletter.Audit{By: d.By, Action: action, Consumer: letter.Consumer, Key: letter.Key, Letter: id, Detail: d.Note}
+	if err := l.audit(ctx, tx, entry); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -217,13 +218,25 @@ func (l letters) getIn(ctx context.Context, tx *sql.Tx, id int64) (deadletter.Le
 	return found[0], nil
 }
 
-func (l letters) audit(ctx context.Context, tx *sql.Tx, action string, letter deadletter.Letter, d deadletter.Decision) error {
-	key, raw := storedAndRaw(letter.Key)
+func (l letters) audit(ctx context.Context, on execer, a deadletter.Audit) error {
+	key, raw := storedAndRaw(a.Key)
+	var letter any
+	if a.Letter != 0 {
+		letter = a.Letter
+	}
 	q := l.query()
 	q.add("INSERT INTO "+q.texts.AuditTrail+" (at, actor, action, consumer_name, message_key, raw_key, letter_id, detail) VALUES ("+
-		q.texts.Now+", ?, ?, ?, ?, ?, ?, ?)", deadletter.CleanError(d.By), action, letter.Consumer, key, raw, letter.ID, deadletter.CleanError(d.Note))
-	_, err := l.exec(ctx, tx, q)
+		q.texts.Now+", ?, ?, ?, ?, ?, ?, ?)", deadletter.CleanError(a.By), a.Action, a.Consumer, key, raw, letter, deadletter.CleanError(a.Detail))
+	_, err := l.exec(ctx, on, q)
 	return err
+}
+
+// Record implements deadletter.Desk.
+func (l letters) Record(ctx context.Context, a deadletter.Audit) error {
+	if err := l.audit(ctx, l.s.db, a); err != nil {
+		return l.failedOnTrail(ctx, "write to the audit trail", err)
+	}
+	return nil
 }
 
 // Trail implements deadletter.Desk.
