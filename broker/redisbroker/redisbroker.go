@@ -14,9 +14,11 @@
 // Without the field "message-id", or where it is empty, Message.ID is
 // "<stream>/<entry id>". Redis knows no incarnation of a stream, but its entry
 // ids begin with the time in milliseconds, so that those of a stream that was
-// deleted and made again are new ones, with two exceptions: a producer that
-// gives explicit ids to XADD, and a server's clock that was set back across
-// the deletion. Where either can be, have the producer write a message id.
+// deleted and made again are new ones, with three exceptions: a producer that
+// gives explicit ids to XADD, a server's clock that was set back across the
+// deletion, and a stream that is deleted and added to within one millisecond.
+// Where one of them can be, have the producer write a message id: the message
+// would be taken for the one that had the id before.
 // A stream that was renamed has new ids too.
 //
 // # Deliveries and their time
