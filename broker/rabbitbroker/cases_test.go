@@ -1,0 +1,483 @@
+//go:build !fast
+
+package rabbitbroker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/broker/brokertest"
+	"github.com/sekali/sekali/broker/rabbitbroker"
+	"github.com/sekali/sekali/internal/rabbittest"
+)
+
+// bench is a queue with helpers that fail the test.
+type bench struct {
+	*testing.T
+	ctx       context.Context
+	conn      *amqp.Connection
+	queue     string
+	publisher *rabbitbroker.Publisher
+}
+
+func newBench(t *testing.T, kind rabbitbroker.Kind, arguments amqp.Table) *bench {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*brokertest.Patience)
+	t.Cleanup(cancel)
+	conn := rabbittest.Connect(t)
+	return &bench{t, ctx, conn, rabbittest.Queue(t, conn, string(kind), arguments), newPublisher(t)}
+}
+
+// source returns a source whose connections w can cut.
+func (b *bench) source(w *rabbittest.Wires, edit ...func(*rabbitbroker.SourceConfig)) *rabbitbroker.Source {
+	b.Helper()
+	cfg := rabbitbroker.SourceConfig{Queue: b.queue}
+	if w != nil {
+		cfg.Client = w.Client()
+	}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	return newSource(b.T, cfg)
+}
+
+// publish publishes from, from+1 … to-1.
+func (b *bench) publish(from, to int) {
+	b.Helper()
+	var m []broker.Message
+	for i := from; i < to; i++ {
+		m = append(m, broker.Message{ID: fmt.Sprint("id-", i), Topic: b.queue, Body: fmt.Append(nil, i)})
+	}
+	if err := b.publisher.Publish(b.ctx, m...); err != nil {
+		b.Fatalf("publish: %v", err)
+	}
+}
+
+// receive waits for n deliveries, going on after errors that pass.
+func (b *bench) receive(s broker.Source, n int) []*broker.Delivery {
+	b.Helper()
+	var got []*broker.Delivery
+	for len(got) < n {
+		d, err := s.Receive(b.ctx, n-len(got))
+		if err != nil && (b.ctx.Err() != nil || errors.Is(err, broker.ErrClosed)) {
+			b.Fatalf("received %d of %d (%s): %v", len(got), n, text(got), err)
+		}
+		got = append(got, d...)
+	}
+	return got
+}
+
+// nothing fails the test if s hands anything over soon.
+func (b *bench) nothing(s broker.Source) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 300*time.Millisecond)
+	defer cancel()
+	if d, err := s.Receive(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
+		b.Fatalf("received %s and %v, want nothing", text(d), err)
+	}
+}
+
+// trouble waits for an error that passes.
+func (b *bench) trouble(s broker.Source) error {
+	b.Helper()
+	d, err := s.Receive(b.ctx, 1)
+	if err == nil || b.ctx.Err() != nil || errors.Is(err, broker.ErrClosed) {
+		b.Fatalf("received %s and %v, want an error that passes", text(d), err)
+	}
+	return err
+}
+
+func (b *bench) settle(s broker.Source, a broker.Action, d ...*broker.Delivery) {
+	b.Helper()
+	if err := settle(b.ctx, s, a, 0, d...); err != nil {
+		b.Fatalf("settle: %v", err)
+	}
+}
+
+func (b *bench) close(s broker.Source) {
+	b.Helper()
+	if err := s.Close(b.ctx); err != nil {
+		b.Fatalf("close: %v", err)
+	}
+}
+
+// left returns what a further source gets before what is published now.
+func (b *bench) left() string {
+	b.Helper()
+	s := b.source(nil)
+	defer b.close(s)
+	b.publish(9999, 10000)
+	var got []string
+	for {
+		d := b.receive(s, 1)
+		b.settle(s, broker.Ack, d...)
+		if body := string(d[0].Message.Body); body != "9999" {
+			got = append(got, body)
+			continue
+		}
+		slices.Sort(got)
+		return strings.Join(got, " ")
+	}
+}
+
+func settle(ctx context.Context, s broker.Source, a broker.Action, delay time.Duration, d ...*broker.Delivery) error {
+	var x []broker.Settlement
+	for _, one := range d {
+		x = append(x, broker.Settlement{Delivery: one, Action: a, Delay: delay})
+	}
+	return s.Settle(ctx, x)
+}
+
+func text(d []*broker.Delivery) string {
+	bodies := make([]string, len(d))
+	for i := range d {
+		bodies[i] = string(d[i].Message.Body)
+	}
+	return strings.Join(bodies, " ")
+}
+
+func onBoth(t *testing.T, test func(t *testing.T, kind rabbitbroker.Kind)) {
+	t.Parallel()
+	for _, kind := range []rabbitbroker.Kind{rabbitbroker.Quorum, rabbitbroker.Classic} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			test(t, kind)
+		})
+	}
+}
+
+func TestAStaleAcknowledgementSettlesNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b, w := newBench(t, kind, nil), &rabbittest.Wires{}
+		b.publish(0, 3)
+		s := b.source(w)
+		old := b.receive(s, 3)
+		w.Cut()
+		now := b.receive(s, 3) // with the same tags, on another channel
+		for _, d := range old {
+			if !d.Expired() {
+				t.Errorf("%s may still be begun", d.Message.Body)
+			}
+		}
+		if err := settle(b.ctx, s, broker.Ack, 0, old...); !errors.Is(err, broker.ErrLost) {
+			t.Errorf("the stale acknowledgement returned %v", err)
+		}
+		if err := settle(b.ctx, s, broker.Retry, 0, old...); err != nil {
+			t.Errorf("what is back anyway was given back with %v", err)
+		}
+		b.nothing(s)
+		// One is ours among stale ones: it is settled.
+		if err := settle(b.ctx, s, broker.Ack, 0, old[0], now[0], old[1]); !errors.Is(err, broker.ErrLost) {
+			t.Errorf("settling a mixture returned %v", err)
+		}
+		want := text(now[1:])
+		b.close(s)
+		if got := b.left(); got != want {
+			t.Errorf("what is left is %q, want %q", got, want)
+		}
+	})
+}
+
+func TestOutOfOrderSettlementsAcknowledgeExactlyWhatWasSettled(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		const n = 120
+		b.publish(0, n)
+		s := b.source(nil)
+		held := b.receive(s, n)
+		rand.Shuffle(n, func(i, j int) { held[i], held[j] = held[j], held[i] })
+		var want []string
+		for len(held) > n/4 {
+			some := rand.N(10) + 1
+			b.settle(s, broker.Ack, held[:some]...)
+			held = held[some:]
+		}
+		b.settle(s, broker.Ack, held[0], held[0]) // twice over
+		b.settle(s, broker.Ack, held[0])
+		held = held[1:]
+		for _, d := range held {
+			want = append(want, string(d.Message.Body))
+		}
+		b.close(s)
+		slices.Sort(want)
+		if got := b.left(); got != strings.Join(want, " ") {
+			t.Errorf("what is left is %q, want %q", got, want)
+		}
+	})
+}
+
+func TestMixedSettlementsGiveBackExactlyWhatWasGivenBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		b.publish(0, 20)
+		s := b.source(nil)
+		held := b.receive(s, 20)
+		var x []broker.Settlement
+		for i, d := range held[:10] {
+			x = append(x, broker.Settlement{Delivery: d, Action: broker.Action(i % 2)}) // odd ones go back
+		}
+		if err := s.Settle(b.ctx, x); err != nil {
+			t.Fatal(err)
+		}
+		again := b.receive(s, 5)
+		if got := text(again); got != "1 3 5 7 9" {
+			t.Errorf("given back were %s", got)
+		}
+		b.settle(s, broker.Ack, append(again, held[10:]...)...)
+		b.close(s)
+		if got := b.left(); got != "" {
+			t.Errorf("what is left is %q", got)
+		}
+	})
+}
+
+func TestWhatWasSettledIsWithTheServerWhenSettleReturns(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		for i := range 10 {
+			w := &rabbittest.Wires{}
+			b.publish(i*10, i*10+10)
+			s := b.source(w)
+			b.settle(s, broker.Ack, b.receive(s, 10)...)
+			w.Kill()
+		}
+		if got := b.left(); got != "" {
+			t.Errorf("came again: %q", got)
+		}
+	})
+}
+
+func TestNoMoreThanPrefetchIsInHand(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, rabbitbroker.Quorum, nil)
+	b.publish(0, 10)
+	s := b.source(nil, func(c *rabbitbroker.SourceConfig) { c.Prefetch = 4 })
+	d := b.receive(s, 4)
+	b.nothing(s)
+	b.settle(s, broker.Ack, d[3])
+	if got := text(b.receive(s, 1)); got != "4" {
+		t.Errorf("received %s, want 4", got)
+	}
+	b.nothing(s)
+}
+
+func TestACountAndAFlagTellThatAMessageCameBefore(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		b.publish(0, 1)
+		s := b.source(nil)
+		for i, want := range []int{1, 2, 3} {
+			if i > 0 && kind == rabbitbroker.Classic {
+				want = 0 // it counts nothing
+			}
+			d := b.receive(s, 1)
+			if d[0].Attempt != want || d[0].Redelivered != (i > 0) || d[0].Message.ID != "id-0" || d[0].Lane != "" {
+				t.Errorf("arrival %d: attempt %d, redelivered %v, id %q, lane %q", i+1, d[0].Attempt, d[0].Redelivered, d[0].Message.ID, d[0].Lane)
+			}
+			if _, has := d[0].Message.Headers.Get("x-delivery-count"); has {
+				t.Error("the server's count is a header")
+			}
+			b.settle(s, broker.Retry, d...)
+		}
+	})
+}
+
+func TestATimeOutOfTheServerIsNoticedAndTheMessageComesAgain(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		// The server's consumer_timeout is 30 s; it looks now and then.
+		var cancel context.CancelFunc
+		b.ctx, cancel = context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		b.publish(0, 2)
+		s := b.source(nil)
+		held := b.receive(s, 2)
+		err := b.trouble(s)
+		if !strings.Contains(err.Error(), "consumer_timeout") || !strings.Contains(err.Error(), "lower Prefetch") {
+			t.Errorf("the error is %v", err)
+		}
+		again := b.receive(s, 2)
+		if !held[0].Expired() || !again[0].Redelivered || text(again) != "0 1" {
+			t.Errorf("expired %v; came again: %s, redelivered %v", held[0].Expired(), text(again), again[0].Redelivered)
+		}
+		if err := settle(b.ctx, s, broker.Ack, 0, held...); !errors.Is(err, broker.ErrLost) {
+			t.Errorf("late acknowledgements returned %v", err)
+		}
+		b.settle(s, broker.Ack, again...)
+		b.close(s)
+		if got := b.left(); got != "" {
+			t.Errorf("what is left is %q", got)
+		}
+	})
+}
+
+func TestAQueueThatIsDeletedAndMadeAgainIsFoundAgain(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		b.publish(0, 2)
+		s := b.source(nil)
+		held := b.receive(s, 2)
+		rabbittest.Delete(t, b.conn, b.queue)
+		if err := b.trouble(s); !strings.Contains(err.Error(), "the queue was deleted") {
+			t.Errorf("the error is %v", err)
+		}
+		if err := b.trouble(s); !strings.Contains(err.Error(), "the queue is not there: make it, or set Declare") || !strings.Contains(err.Error(), b.queue) {
+			t.Errorf("the next error is %v", err)
+		}
+		rabbittest.Declare(t, b.conn, b.queue, string(kind), nil)
+		b.publish(10, 12)
+		d := b.receive(s, 2)
+		if got := text(d); got != "10 11" {
+			t.Errorf("received %s", got)
+		}
+		if err := settle(b.ctx, s, broker.Ack, 0, held...); !errors.Is(err, broker.ErrLost) {
+			t.Errorf("acknowledgements of the old queue's returned %v", err)
+		}
+		b.close(s)
+		if got := b.left(); got != "10 11" {
+			t.Errorf("what is left is %q", got)
+		}
+	})
+}
+
+func TestADeclaredQueueIsMadeAndADifferentOneIsAnError(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		rabbittest.Delete(t, b.conn, b.queue)
+		declare := func(c *rabbitbroker.SourceConfig) {
+			c.Declare = &rabbitbroker.Declare{Kind: kind, Arguments: amqp.Table{"x-max-length": 1000}}
+		}
+		first := b.source(nil, declare)
+		b.nothing(first)
+		b.publish(0, 1)
+		b.settle(first, broker.Ack, b.receive(first, 1)...)
+		same := b.source(nil, declare)
+		b.nothing(same)
+		unlike := map[rabbitbroker.Kind]rabbitbroker.Kind{rabbitbroker.Quorum: rabbitbroker.Classic, rabbitbroker.Classic: rabbitbroker.Quorum}
+		other := b.source(nil, func(c *rabbitbroker.SourceConfig) { c.Declare = &rabbitbroker.Declare{Kind: unlike[kind]} })
+		if err := b.trouble(other); !strings.Contains(err.Error(), "is not as Declare says") {
+			t.Errorf("the error is %v", err)
+		}
+		b.close(other)
+		// A queue that is deleted is made again.
+		rabbittest.Delete(t, b.conn, b.queue)
+		if err := b.trouble(same); !strings.Contains(err.Error(), "the queue was deleted") {
+			t.Errorf("the error is %v", err)
+		}
+		b.nothing(same)
+	})
+}
+
+func TestASingleActiveConsumerHandsOverInOrder(t *testing.T) {
+	onBoth(t, func(t *testing.T, kind rabbitbroker.Kind) {
+		b := newBench(t, kind, nil)
+		rabbittest.Delete(t, b.conn, b.queue)
+		single := func(c *rabbitbroker.SourceConfig) {
+			c.SingleActive, c.Declare = true, &rabbitbroker.Declare{Kind: kind}
+		}
+		var (
+			mu      sync.Mutex
+			done    []string
+			running sync.WaitGroup
+		)
+		const n = 60
+		ctx, finished := context.WithCancel(b.ctx)
+		defer finished()
+		wires := []*rabbittest.Wires{{}, {}, {}}
+		ready := b.source(nil, single)
+		b.nothing(ready) // the queue is there
+		b.close(ready)
+		b.publish(0, n)
+		for i, w := range wires {
+			s := b.source(w, single)
+			if p, ok := broker.As[broker.PinsLanes](s); !ok || !p.PinsLanes() {
+				t.Fatal("it does not pin its lane")
+			}
+			running.Go(func() {
+				for turn := 0; ctx.Err() == nil; turn++ {
+					d, err := s.Receive(ctx, 3)
+					if err != nil {
+						continue
+					}
+					if d[0].Lane != b.queue {
+						t.Errorf("the lane is %q", d[0].Lane)
+					}
+					if turn%4 == 3 { // not yet
+						_ = settle(ctx, s, broker.Retry, 0, d...)
+						continue
+					}
+					if settle(ctx, s, broker.Ack, 0, d...) != nil {
+						continue
+					}
+					mu.Lock()
+					for _, x := range d {
+						done = append(done, string(x.Message.Body))
+					}
+					if len(done) > 20*(i+1) && i < 2 {
+						w.Kill() // whoever is active dies, and another one goes on
+					}
+					if len(done) == n {
+						finished()
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		running.Wait()
+		for i, body := range done {
+			if body != fmt.Sprint(i) {
+				t.Fatalf("done were %q", done)
+			}
+		}
+		if len(done) != n {
+			t.Errorf("%d of %d were done", len(done), n)
+		}
+	})
+}
+
+func TestAMessageThatReachesTheDeliveryLimitIsInTheDeadLetterQueue(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, rabbitbroker.Quorum, nil)
+	dead := rabbittest.Queue(t, b.conn, "quorum", nil)
+	rabbittest.Delete(t, b.conn, b.queue)
+	s := b.source(nil, func(c *rabbitbroker.SourceConfig) {
+		c.Declare = &rabbitbroker.Declare{Arguments: amqp.Table{
+			"x-delivery-limit": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
+		}}
+	})
+	b.nothing(s)
+	b.publish(0, 1)
+	for i := range 3 {
+		d := b.receive(s, 1)
+		if d[0].Attempt != i+1 {
+			t.Errorf("attempt %d, want %d", d[0].Attempt, i+1)
+		}
+		b.settle(s, broker.Retry, d...)
+	}
+	b.nothing(s)
+	letters := newSource(t, rabbitbroker.SourceConfig{Queue: dead})
+	d := b.receive(letters, 1)
+	death, _ := d[0].Message.Headers.Get("x-death")
+	if text(d) != "0" || d[0].Message.ID != "id-0" || !strings.Contains(string(death), `"reason":"delivery_limit"`) {
+		t.Errorf("the dead letter is %s with id %q and x-death %s", text(d), d[0].Message.ID, death)
+	}
+	// Published again as it came, it is a new message.
+	again := d[0].Message
+	again.Topic = b.queue
+	if err := b.publisher.Publish(b.ctx, again); err != nil {
+		t.Fatal(err)
+	}
+	if d := b.receive(s, 1); d[0].Attempt != 1 || text(d) != "0" {
+		t.Errorf("it came as attempt %d of %s", d[0].Attempt, text(d))
+	}
+}
