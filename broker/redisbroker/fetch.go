@@ -71,17 +71,21 @@ func (s *Source) suspectLosses() {
 // remade makes the group again at once, or at the next fetch.
 func (s *Source) remade(err error) error {
 	s.state.grouped = false
-	if again := s.makeGroup(s.life); again != nil {
+	made, again := s.makeGroup(s.life)
+	switch {
+	case again != nil:
 		return fmt.Errorf("the group or the stream was deleted, and cannot be made again: %w", again)
+	case made:
+		return fmt.Errorf("the group or the stream was deleted: it is made again, from the stream's first entry: %w", err)
 	}
-	return fmt.Errorf("the group or the stream was deleted: it is made again, from the stream's first entry: %w", err)
+	return fmt.Errorf("the group or the stream was not there, and is again: %w", err)
 }
 
 // makeGroup makes stream and group if they are not there. Only a group that
 // never was begins where OnlyNew says.
-func (s *Source) makeGroup(ctx context.Context) error {
+func (s *Source) makeGroup(ctx context.Context) (made bool, err error) {
 	if s.state.grouped {
-		return nil
+		return false, nil
 	}
 	ctx, cancel := s.within(ctx)
 	defer cancel()
@@ -89,19 +93,19 @@ func (s *Source) makeGroup(ctx context.Context) error {
 	if s.cfg.OnlyNew && !s.state.hadGroup {
 		from = "$"
 	}
-	err := s.client.XGroupCreateMkStream(ctx, s.cfg.Stream, s.cfg.Group, from).Err()
+	err = s.client.XGroupCreateMkStream(ctx, s.cfg.Stream, s.cfg.Group, from).Err()
 	if err != nil && !redis.HasErrorPrefix(err, "BUSYGROUP") {
-		return fmt.Errorf("make the group: %w", err)
+		return false, fmt.Errorf("make the group: %w", err)
 	}
 	s.state.grouped, s.state.hadGroup, s.state.cursor = true, true, "0-0"
-	return nil
+	return err == nil, nil
 }
 
 // fetch brings most entries at most: old ones that others let lie, and new
 // ones, which it waits for if there are no others. Neither starve: old ones
 // take half the room, or every second turn where there is room for one.
 func (s *Source) fetch(ctx context.Context, most int) ([]*broker.Delivery, error) {
-	if err := s.makeGroup(ctx); err != nil {
+	if _, err := s.makeGroup(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.findLosses(ctx); err != nil {

@@ -1,6 +1,6 @@
 // Package redisbroker receives from and publishes to Redis streams, through
-// go-redis. It works with Redis from 6.2, alone, with sentinels or as a
-// cluster (a stream is one key, so that it lives on one node).
+// go-redis. It needs Redis 6.2, alone, with sentinels or as a cluster (a stream
+// is one key, so that it lives on one node), and is tested with 7.0.
 //
 // # How a message travels
 //
@@ -28,7 +28,9 @@
 // is counted from before it was asked for. Entries that are unsettled for
 // longer, because a process died say, are claimed by whichever Source of the
 // group looks next (XAUTOCLAIM); each does so several times a second. All
-// Sources of a group should have the same AckWait. Names of dead consumers are
+// Sources of a group should have the same AckWait. It is the server's clock that
+// counts: where that is set forward, or after a failover to one that is ahead,
+// entries in hand may be delivered again early. Names of dead consumers are
 // removed once nothing is pending under them.
 //
 // What is given back (Retry, Close) is handed over to a consumer named
