@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sekali/sekali/internal/brokerurl"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/store"
 	"github.com/spf13/cobra"
@@ -54,7 +55,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return well
 	}
 	fmt.Fprintln(stderr, "sekali: "+oneLine(err))
-	if bad := (usageError{}); errors.As(err, &bad) || !a.began || errors.Is(err, dburl.ErrURL) {
+	if bad := (usageError{}); errors.As(err, &bad) || !a.began || errors.Is(err, dburl.ErrURL) || errors.Is(err, brokerurl.ErrURL) {
 		return usage
 	}
 	return failed

@@ -79,7 +79,29 @@ func (a *app) redrive() *cobra.Command {
 	c.Flags().BoolVar(&d.how.Force, "force", false, "process them even if their keys are recorded: what had its effect has it once more")
 	c.Flags().StringVar(&d.how.Key, "as-key", "", "process it under this message key: for a conflict (one letter)")
 	c.Flags().DurationVar(&d.wait, "wait", 10*time.Second, "how long to wait for the consumer, to report what became of them; 0: not at all")
-	return a.command(c, func(ctx context.Context, args []string) error { return a.decide(ctx, d, args) })
+	var p place
+	c.Flags().StringVar(&p.broker, "broker", "", "URL of a broker, to send them by way of it: nats://…, kafka://…, rabbitmq://…, redis://…")
+	c.Flags().StringVar(&p.from, "from-queue", "", "take letters from this dead letter queue at the broker, not from the database")
+	c.Flags().StringVar(&p.to, "to", "", "send them to this topic at the broker, which their consumer receives and nobody else")
+	c.Flags().BoolVar(&p.toOrigin, "to-origin", false, "send them to the topics that they came from: other consumers see them too")
+	c.Flags().DurationVar(&p.idle, "idle", 5*time.Second, "with --from-queue: how long nothing comes until the queue is taken to be empty")
+	return a.command(c, func(ctx context.Context, args []string) error { return a.redriveFrom(ctx, d, p, args) })
+}
+
+func (a *app) redriveFrom(ctx context.Context, d *decision, p place, args []string) error {
+	if !p.used() {
+		return a.decide(ctx, d, args)
+	}
+	if err := errors.Join(p.check(), checkFilter(d.filter)); err != nil {
+		return err
+	}
+	if p.from != "" {
+		return a.sendFromQueue(ctx, d, p, args)
+	}
+	if d.how.Force || d.how.Key != "" {
+		return usagef("--force and --as-key are for redrives without a broker")
+	}
+	return a.sendFromDatabase(ctx, d, p, args)
 }
 
 func (a *app) discard() *cobra.Command {
@@ -134,7 +156,11 @@ func (a *app) decide(ctx context.Context, d *decision, args []string) error {
 		}
 		results := make([]result, len(letters))
 		for i, l := range letters {
-			if err := d.do(ctx, desk, l); err != nil {
+			err := d.do(ctx, desk, l)
+			if len(ids) == 0 && errors.Is(err, deadletter.ErrResolved) {
+				err = nil // since the filters chose it
+			}
+			if err != nil {
 				results[i].Error = oneLine(letterError(l.id, err))
 			}
 		}

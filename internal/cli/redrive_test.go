@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,36 +45,24 @@ func consume(t *testing.T, url string, handle sekali.Handler[*sql.Tx]) {
 	})
 }
 
+// row is a line of a list of letters, or of what became of them.
+type row struct {
+	ID     int    `json:"id"`
+	Status string `json:"status"`
+}
+
 // decided runs a command about letters and returns its rows.
-func decided(t *testing.T, wantStatus int, url string, args ...string) (rows []struct {
-	ID                  int
-	Key                 any
-	Reason, Status, Err string
-}, stderr string,
-) {
+func decided(t *testing.T, wantStatus int, url string, args ...string) (rows []row, stderr string) {
 	t.Helper()
 	r := run(t, append(append([]string{"deadletters"}, args...), "--database", url, "--output", "json")...)
 	if r.status != wantStatus {
 		t.Fatalf("%q: status %d, want %d: %s%s", args, r.status, wantStatus, r.stdout, r.stderr)
 	}
-	var found []struct {
-		ID            int    `json:"id"`
-		Key           any    `json:"key"`
-		Reason, Error string `json:"-"`
-		Status        string `json:"status"`
-	}
 	if r.stdout == "" {
 		return nil, r.stderr
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &found); err != nil {
+	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
 		t.Fatalf("%q: %v in %s", args, err, r.stdout)
-	}
-	for _, f := range found {
-		rows = append(rows, struct {
-			ID                  int
-			Key                 any
-			Reason, Status, Err string
-		}{f.ID, f.Key, f.Reason, f.Status, f.Error})
 	}
 	return rows, r.stderr
 }
@@ -98,12 +87,11 @@ func TestARedriveIsCountedFirstAndReportsWhatBecameOfIt(t *testing.T) {
 		return nil
 	})
 	rows, stderr = decided(t, 1, url, "redrive", "--consumer", "stock-service", "--yes", "--note", "the courier is back")
-	got := ""
-	for _, r := range rows {
+	got := "" // without 1, which may or may not have been processed before
+	for _, r := range slices.DeleteFunc(rows, func(r row) bool { return r.ID == 1 }) {
 		got += fmt.Sprint(r.ID, " ", r.Status, ", ")
 	}
-	// 1 may have been processed already.
-	if got = strings.TrimPrefix(got, "1 processed, "); got != "2 open, 3 processed, " || strings.Contains(stderr, "\x1b") {
+	if got != "2 open, 3 processed, " || strings.Contains(stderr, "\x1b") {
 		t.Errorf("redriven: %q %q", got, stderr)
 	}
 	if !strings.Contains(stderr, "as before") {
