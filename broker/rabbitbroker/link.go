@@ -2,7 +2,6 @@ package rabbitbroker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -177,19 +176,15 @@ func (l *link) leave(ch *amqp.Channel) {
 
 // close closes the connection, by cutting it if ctx ends or partingTime passes
 // first. What is unsettled goes back either way.
-func (l *link) close(ctx context.Context) error {
+func (l *link) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, partingTime)
 	defer cancel()
 	release := l.guard(ctx, 0)
 	until, _ := ctx.Deadline()
-	err := l.conn.CloseDeadline(until)
+	_ = l.conn.CloseDeadline(until)
 	release()
 	l.cut()
 	l.watching.Wait()
-	if errors.Is(err, amqp.ErrClosed) {
-		return nil
-	}
-	return err
 }
 
 // Connect connects to the server at a URL (see CheckURL), for what a Source and

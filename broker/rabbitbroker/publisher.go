@@ -228,7 +228,7 @@ func (p *Publisher) connect(ctx context.Context) (*link, error) {
 	case l != nil && !l.conn.IsClosed():
 		return l, nil
 	case l != nil:
-		_ = l.close(ctx)
+		l.close(ctx)
 	}
 	l, err := dial(ctx, p.url, p.client)
 	p.mu.Lock()
@@ -289,13 +289,9 @@ func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	l, p.link, p.idle = p.link, nil, nil
 	p.mu.Unlock()
-	var err error
 	if l != nil {
-		err = l.close(ctx)
+		l.close(ctx)
 	}
 	p.tidying.Wait()
-	if err != nil {
-		return fmt.Errorf("close the RabbitMQ publisher: %w", err)
-	}
 	return nil
 }

@@ -75,14 +75,14 @@ func (s *Source) run(ctx context.Context) {
 	var l *link
 	defer func() {
 		if l != nil {
-			_ = l.close(context.Background())
+			l.close(context.Background())
 		}
 	}()
 	pause := minPause
 	for ctx.Err() == nil {
 		var err error
 		if l != nil && l.conn.IsClosed() {
-			_ = l.close(ctx)
+			l.close(ctx)
 			l = nil
 		}
 		if l == nil {
