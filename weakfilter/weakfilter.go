@@ -2,6 +2,11 @@
 // rare loss, is fine: notifications, cache warming, mails that say what a page
 // says too. It remembers in Redis, beside the work and not with it.
 //
+//	filter, err := weakfilter.New(client, weakfilter.Config{Name: "mailer"})
+//	outcome, err := filter.Do(ctx, "order-42:paid", func(ctx context.Context) error {
+//		return mail.Send(ctx, receipt)
+//	})
+//
 // It is no store, and cannot be handed where one is wanted. For anything that
 // must happen exactly once use sekali.Inbox or sekali.Consumer, which record
 // the message's key in the same database transaction as its effect.

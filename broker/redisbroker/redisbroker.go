@@ -106,7 +106,8 @@ func OpenPublisher(url string, cfg PublisherConfig) (*Publisher, error) {
 // Options returns go-redis's options for a URL: "redis://user:password@host:6379/0",
 // or "rediss://…" with TLS, with go-redis's own parameters. For sentinels or a
 // cluster make a client by NewFailoverClient or NewClusterClient and hand it
-// to NewSource. Errors never show a password.
+// to NewSource. Errors never show a password. (go-redis writes a log of its own
+// to standard error, one for the whole program: redis.SetLogger changes that.)
 func Options(raw string) (*redis.Options, error) {
 	wrong := func(what string) error {
 		return fmt.Errorf("broker URL %q %s: use redis://user:password@host:6379/0, or rediss:// with TLS", RedactURL(raw), what)
