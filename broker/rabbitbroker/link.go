@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -23,6 +24,7 @@ const (
 type link struct {
 	conn *amqp.Connection
 	raw  net.Conn
+	dead atomic.Bool // cut; conn may not have noticed yet
 
 	mu      sync.Mutex
 	blocked chan struct{} // closed when the server takes messages again; nil: it does
@@ -111,7 +113,12 @@ func (l *link) flowing() (again <-chan struct{}, reason string) {
 }
 
 // cut breaks the connection.
-func (l *link) cut() { _ = l.raw.Close() }
+func (l *link) cut() {
+	l.dead.Store(true)
+	_ = l.raw.Close()
+}
+
+func (l *link) alive() bool { return !l.dead.Load() && !l.conn.IsClosed() }
 
 // guard cuts the link if ctx ends, and grace passes, before release is called.
 func (l *link) guard(ctx context.Context, grace time.Duration) (release func()) {

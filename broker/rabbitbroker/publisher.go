@@ -225,7 +225,7 @@ func (p *Publisher) connect(ctx context.Context) (*link, error) {
 	switch {
 	case closed:
 		return nil, broker.ErrClosed
-	case l != nil && !l.conn.IsClosed():
+	case l != nil && l.alive():
 		return l, nil
 	case l != nil:
 		l.close(ctx)

@@ -81,7 +81,7 @@ func (s *Source) run(ctx context.Context) {
 	pause := minPause
 	for ctx.Err() == nil {
 		var err error
-		if l != nil && l.conn.IsClosed() {
+		if l != nil && !l.alive() {
 			l.close(ctx)
 			l = nil
 		}
