@@ -256,11 +256,15 @@ func TestAnEntryThatIsDeletedInHandIsKeptAndReportedOnlyIfItIsGivenBack(t *testi
 	d := receive(t, s, 4)
 	b.ok(b.XDel(t.Context(), b.stream, ids...).Err())
 	b.ok(s.KeepAlive(t.Context(), d[:1]))
+	d[0].Extend(time.Second)
+	d[1].Extend(time.Second)
 	b.ok(s.KeepAlive(t.Context(), d[:1])) // Redis has forgotten that it is pending
+	b.expires(d[1])
 	if d[0].Expired() {
 		t.Error("what nobody else can have has expired")
 	}
 	b.ok(settle(t, s, broker.Ack, d[2:]...))
+	d[1].Extend(time.Minute)
 	b.ok(settle(t, s, broker.Retry, d[0], d[1]))
 	if err := b.trouble(s); !errors.Is(err, redisbroker.ErrTrimmed) || !strings.Contains(err.Error(), "2 are lost") {
 		t.Errorf("Receive returned %v", err)
