@@ -432,20 +432,3 @@ func closed(c <-chan struct{}) bool {
 		return false
 	}
 }
-
-func TestCloseGivesBackWhatWasReceivedAndHandedToNobody(t *testing.T) {
-	b := newBench(t)
-	s := b.source()
-	ended, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := s.Receive(ended, 5); !errors.Is(err, context.DeadlineExceeded) { // its question is under way
-		t.Fatalf("Receive returned %v", err)
-	}
-	b.add(3)
-	b.close(s)
-	for _, d := range receive(t, b.source(), 3) {
-		if d.Attempt != 1 || d.Redelivered {
-			t.Errorf("%s is attempt %d, redelivered %v", d.Message.Body, d.Attempt, d.Redelivered)
-		}
-	}
-}
