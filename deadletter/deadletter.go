@@ -44,6 +44,9 @@ const (
 	// Blocked: an earlier message of its ordering key is a dead letter or
 	// held, and Config.OnBlocked is HoldKey. Its status is Held.
 	Blocked Reason = "blocked"
+	// Parked: an effect of it outside the database waits for a person. Its
+	// status is Waiting.
+	Parked Reason = "parked"
 )
 
 // Status says what became of a letter.
@@ -58,6 +61,8 @@ const (
 	// Requested: somebody decided that it is to be processed again; the
 	// consumer takes it when it runs.
 	Requested Status = "requested"
+	// Waiting: it goes on by itself when none of its effects is parked any more.
+	Waiting Status = "waiting"
 	// Processed: it has had its effect, after a redrive.
 	Processed Status = "processed"
 	// Duplicate: a redrive found that its key had been processed before.
@@ -70,14 +75,14 @@ const (
 	Sent Status = "sent"
 )
 
-// Statuses are all that there are. Letters of the first three are unresolved.
+// Statuses are all that there are. Letters of the first four are unresolved.
 func Statuses() []Status {
-	return []Status{Open, Held, Requested, Processed, Duplicate, Stale, Discarded, Sent}
+	return []Status{Open, Held, Requested, Waiting, Processed, Duplicate, Stale, Discarded, Sent}
 }
 
 // Reasons are all that there are.
 func Reasons() []Reason {
-	return []Reason{Exhausted, Permanent, NoKey, Conflict, Survived, Crashed, Blocked}
+	return []Reason{Exhausted, Permanent, NoKey, Conflict, Survived, Crashed, Blocked, Parked}
 }
 
 // Letter is a message that could not be processed.
@@ -113,8 +118,8 @@ type Letter struct {
 type Sink interface {
 	// Put writes a letter and returns nil when it is kept durably. There is
 	// one unresolved letter for each Identity: a further copy updates reason,
-	// error, attempts and LastAt, counts in Copies, and is open, unless a
-	// redrive of it was requested. It may be called at once from many
+	// error, attempts and LastAt, counts in Copies, and is open (or waiting, if
+	// l.Status is), unless a redrive of it was requested. It may be called at once from many
 	// goroutines, and again after an error.
 	Put(ctx context.Context, l Letter) error
 }
@@ -157,7 +162,7 @@ type Filter struct {
 	Reason      Reason
 	Status      Status
 	// Unresolved chooses those with which something has still to happen: open,
-	// held and requested ones.
+	// held, requested and waiting ones.
 	Unresolved bool
 	// Topic from which it came.
 	Topic string

@@ -28,8 +28,6 @@ type Redrive struct {
 	// Force has it processed even if its key is there: the key's row goes in
 	// the transaction in which the handler runs.
 	Force bool
-	// Effects has its effects outside the database happen again, too.
-	Effects bool
 	// Takes is how often it was taken since it was requested, this time
 	// included. Above 1, a process may have died of it.
 	Takes int
@@ -38,8 +36,8 @@ type Redrive struct {
 }
 
 // Source gives a running Consumer the letters that are to be processed: those
-// whose redrive was requested, and held ones before which nothing unresolved
-// is left in their ordering key. It hands out one of an ordering key at a
+// whose redrive was requested, held ones before which nothing unresolved is
+// left in their ordering key, and waiting ones without a parked effect. It hands out one of an ordering key at a
 // time, in their order, to whichever instance asks first.
 //
 // What is taken is ours until its lease is over; then another instance may
@@ -57,7 +55,7 @@ type Source[Tx any] interface {
 	// Resolve records that it has nothing left to do: Duplicate or Stale.
 	Resolve(ctx context.Context, r Redrive, s Status) error
 	// Reopen records why it could not be processed this time either. l has the
-	// new Reason, Error and Attempts.
+	// new Reason, Error and Attempts, and the new Status: Open or Waiting.
 	Reopen(ctx context.Context, r Redrive, l Letter) error
 	// Release gives letters back unprocessed.
 	Release(ctx context.Context, r []Redrive) error
@@ -72,10 +70,12 @@ type Decision struct {
 	// Note says why, for the audit trail.
 	Note string
 
-	// Force, Effects and Key are those of a Redrive. Key needs a letter that is
-	// Open.
-	Force, Effects bool
-	Key            string
+	// Force and Key are those of a Redrive.
+	Force bool
+	Key   string
+	// Effects has its effects outside the database happen again, under new
+	// idempotency keys. Else those that succeeded keep their results.
+	Effects bool
 }
 
 // Audit is an entry of the audit trail.

@@ -58,6 +58,9 @@ func (n names) LettersName() string { return n.tables.DeadLetters }
 // StartsName is the bare name of message_starts.
 func (n names) StartsName() string { return n.tables.MessageStarts }
 
+// EffectsName is the bare name of external_effects.
+func (n names) EffectsName() string { return n.tables.ExternalEffects }
+
 // AuditName is the bare name of audit_trail.
 func (n names) AuditName() string { return n.tables.AuditTrail }
 
@@ -69,6 +72,9 @@ func (n names) Letters() string { return n.qualified(n.LettersName()) }
 
 // Starts is message_starts, with its schema, in quotes.
 func (n names) Starts() string { return n.qualified(n.StartsName()) }
+
+// Effects is external_effects, with its schema, in quotes.
+func (n names) Effects() string { return n.qualified(n.EffectsName()) }
 
 // Audit is audit_trail, with its schema, in quotes.
 func (n names) Audit() string { return n.qualified(n.AuditName()) }
@@ -84,11 +90,13 @@ func (n names) SchemaValue() string {
 	return "DATABASE()"
 }
 
-// IndexName returns the bare name of an index of Messages, Letters or Audit.
+// IndexName returns the bare name of an index of one of the tables.
 func (n names) IndexName(of, suffix string) string {
 	switch of {
 	case "Letters":
 		return n.LettersName() + "_" + suffix
+	case "Effects":
+		return n.EffectsName() + "_" + suffix
 	case "Audit":
 		return n.AuditName() + "_" + suffix
 	}
@@ -114,6 +122,7 @@ func (n names) versionTable() string {
 		{"processed_messages", n.tables.ProcessedMessages, plain.ProcessedMessages},
 		{"dead_letters", n.tables.DeadLetters, plain.DeadLetters},
 		{"message_starts", n.tables.MessageStarts, plain.MessageStarts},
+		{"external_effects", n.tables.ExternalEffects, plain.ExternalEffects},
 		{"audit_trail", n.tables.AuditTrail, plain.AuditTrail},
 	} {
 		if pair[1] != pair[2] { // a later version's further tables change nothing

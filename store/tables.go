@@ -17,6 +17,8 @@ type Tables struct {
 	DeadLetters string
 	// MessageStarts defaults to "message_starts".
 	MessageStarts string
+	// ExternalEffects defaults to "external_effects".
+	ExternalEffects string
 	// AuditTrail defaults to "audit_trail".
 	AuditTrail string
 }
@@ -37,6 +39,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.MessageStarts == "" {
 		t.MessageStarts = "message_starts"
 	}
+	if t.ExternalEffects == "" {
+		t.ExternalEffects = "external_effects"
+	}
 	if t.AuditTrail == "" {
 		t.AuditTrail = "audit_trail"
 	}
@@ -52,7 +57,7 @@ func (t Tables) Validate() error {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
 	named := map[string]bool{}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail} {
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}

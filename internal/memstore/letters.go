@@ -20,7 +20,11 @@ type letter struct {
 }
 
 func (l *letter) unresolved() bool {
-	return l.Status == deadletter.Open || l.Status == deadletter.Held || l.Status == deadletter.Requested
+	switch l.Status {
+	case deadletter.Open, deadletter.Held, deadletter.Requested, deadletter.Waiting:
+		return true
+	}
+	return false
 }
 
 func (l *letter) resolve(s deadletter.Status) { l.Status, l.token, l.until = s, "", time.Time{} }
@@ -36,7 +40,9 @@ var (
 )
 
 func (l *letters) Put(_ context.Context, one deadletter.Letter) error {
-	one.Status = deadletter.Open
+	if one.Status != deadletter.Waiting {
+		one.Status = deadletter.Open
+	}
 	return l.write(one, func(old *letter) {
 		if old.Status == deadletter.Requested {
 			one.Status = deadletter.Requested
@@ -126,7 +132,7 @@ func (l *letters) Count(ctx context.Context, f deadletter.Filter) (map[deadlette
 func (l *letters) Redrive(_ context.Context, id int64, d deadletter.Decision) error {
 	return l.decide(id, func(one *letter) {
 		one.decision, one.takes = d, 0
-		if one.Status == deadletter.Open {
+		if one.Status != deadletter.Held {
 			one.Status = deadletter.Requested
 		}
 	})
@@ -182,15 +188,15 @@ func (r *redrives) Take(_ context.Context, consumer string, most int, lease time
 		if len(taken) == most {
 			break
 		}
-		if one.Consumer != consumer || time.Now().Before(one.until) ||
-			one.Status != deadletter.Held && one.Status != deadletter.Requested || r.waits(i) {
+		if one.Consumer != consumer || time.Now().Before(one.until) || one.Status == deadletter.Open ||
+			!one.unresolved() || r.waits(i) || one.Status == deadletter.Waiting && (*ledger)(r).parked(one.Consumer, one.Key) {
 			continue
 		}
 		one.takes++
 		one.token, one.until = fmt.Sprintf("%d/%d/%d", one.ID, one.takes, time.Now().UnixNano()), time.Now().Add(lease)
 		d := one.decision
 		taken = append(taken, deadletter.Redrive{
-			Letter: one.Letter, Key: d.Key, Force: d.Force, Effects: d.Effects, Takes: one.takes, Token: one.token,
+			Letter: one.Letter, Key: d.Key, Force: d.Force, Takes: one.takes, Token: one.token,
 		})
 	}
 	return taken, nil
@@ -201,7 +207,7 @@ func (r *redrives) waits(i int) bool {
 	one := r.letters[i]
 	return one.OrderingKey != "" && slices.ContainsFunc(r.letters[:i], func(e *letter) bool {
 		return e.Consumer == one.Consumer && e.OrderingKey == one.OrderingKey && e.unresolved() &&
-			(one.Status == deadletter.Held || e.Status != deadletter.Open)
+			(one.Status == deadletter.Held || e.Status == deadletter.Held || e.Status == deadletter.Requested)
 	})
 }
 
@@ -246,7 +252,7 @@ func (r *redrives) Resolve(_ context.Context, one deadletter.Redrive, s deadlett
 // Reopen implements deadletter.Source.
 func (r *redrives) Reopen(_ context.Context, one deadletter.Redrive, why deadletter.Letter) error {
 	return r.change(one, func(l *letter) {
-		l.resolve(deadletter.Open)
+		l.resolve(why.Status)
 		l.Reason, l.Error, l.Attempts, l.takes, l.decision = why.Reason, why.Error, why.Attempts, 0, deadletter.Decision{}
 	})
 }

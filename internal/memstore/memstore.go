@@ -29,6 +29,7 @@ type Store struct {
 	counters map[string]int
 	log      []string // counters in the order in which they were changed
 	letters  []*letter
+	effects  []*effectRow
 	starts   map[id]int // lone starts that have not ended
 	open     int
 }

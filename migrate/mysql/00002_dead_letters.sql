@@ -20,7 +20,6 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     first_at      DATETIME(6) NOT NULL, -- UTC
     last_at       DATETIME(6) NOT NULL, -- UTC
     redrive_force SMALLINT NOT NULL DEFAULT 0,   -- 1: even if the key is there
-    redrive_effects SMALLINT NOT NULL DEFAULT 0, -- 1: effects outside the database too
     redrive_key   LONGBLOB NULL,          -- under this key instead, as it came
     takes         INT NOT NULL DEFAULT 0, -- by consumers, since it was requested
     lease_token   VARCHAR(64) NULL,       -- of the instance that has it

@@ -19,7 +19,6 @@ CREATE TABLE IF NOT EXISTS {{.Letters}} (
     first_at      TIMESTAMP NOT NULL, -- UTC
     last_at       TIMESTAMP NOT NULL, -- UTC
     redrive_force INTEGER NOT NULL DEFAULT 0,   -- 1: even if the key is there
-    redrive_effects INTEGER NOT NULL DEFAULT 0, -- 1: effects outside the database too
     redrive_key   BLOB,                         -- under this key instead, as it came
     takes         INTEGER NOT NULL DEFAULT 0,   -- by consumers, since it was requested
     lease_token   VARCHAR(64),                  -- of the instance that has it

@@ -2,10 +2,11 @@ package sqlstore
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"strings"
 	"time"
 
@@ -77,10 +78,16 @@ func (l letters) Redrive(ctx context.Context, id int64, d deadletter.Decision) e
 		if d.Key != "" {
 			key = []byte(d.Key)
 		}
+		if d.Effects {
+			if err := (effects{l}).again(ctx, tx, letter.Consumer, letter.Key); err != nil {
+				return err
+			}
+		}
+		// A token that nobody has: MySQL counts only rows that change.
 		q := l.query()
-		q.add("UPDATE "+q.texts.DeadLetters+" SET status = 'requested', redrive_force = ?, redrive_effects = ?, redrive_key = ?,"+
-			" takes = 0 WHERE id = ? AND (status = 'open' OR status = 'requested' AND leased_until < "+q.texts.Millis+")",
-			flag(d.Force), flag(d.Effects), key, id)
+		q.add("UPDATE "+q.texts.DeadLetters+" SET status = 'requested', redrive_force = ?, redrive_key = ?, lease_token = ?,"+
+			" takes = 0 WHERE id = ? AND (status = 'open' OR status IN ('requested', 'waiting') AND leased_until < "+q.texts.Millis+")",
+			flag(d.Force), key, rand.Text(), id)
 		return l.decided(ctx, tx, q, "a consumer is processing it at this moment")
 	})
 }
@@ -155,7 +162,7 @@ func (l letters) decide(ctx context.Context, action string, id int64, d deadlett
 // pause waits before a further try, longer from try to try.
 func pause(ctx context.Context, try int) bool {
 	select {
-	case <-time.After(rand.N(time.Duration(try) * 10 * time.Millisecond)):
+	case <-time.After(mathrand.N(time.Duration(try) * 10 * time.Millisecond)):
 		return true
 	case <-ctx.Done():
 		return false
@@ -190,7 +197,7 @@ func (l letters) tryDecide(ctx context.Context, action string, id int64, d deadl
 		return err
 	}
 	switch letter.Status {
-	case deadletter.Open, deadletter.Held, deadletter.Requested:
+	case deadletter.Open, deadletter.Held, deadletter.Requested, deadletter.Waiting:
 	default:
 		return fmt.Errorf("%w: it is %s", deadletter.ErrResolved, letter.Status)
 	}

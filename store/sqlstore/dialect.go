@@ -122,6 +122,8 @@ type Texts struct {
 	// Millis is an expression for the time in milliseconds since 1970 by the
 	// database's clock.
 	Millis string
+	// ExternalEffects is the quoted name of the table external_effects.
+	ExternalEffects string
 	// AuditTrail is the quoted name of the table audit_trail.
 	AuditTrail string
 	// MessageStarts is the quoted name of the table message_starts.

@@ -41,7 +41,9 @@ func (q *query) add(text string, args ...any) {
 // Put implements deadletter.Sink.
 func (l letters) Put(ctx context.Context, letter deadletter.Letter) error {
 	doing := fmt.Sprintf("write a dead letter of consumer %q", letter.Consumer)
-	letter.Status = deadletter.Open
+	if letter.Status != deadletter.Waiting {
+		letter.Status = deadletter.Open
+	}
 	return l.write(ctx, doing, letter, "status", "reason", "error", "attempts", "last_at")
 }
 
@@ -132,7 +134,7 @@ func (l letters) List(ctx context.Context, f deadletter.Filter) ([]deadletter.Le
 }
 
 // unresolved lists the statuses with which something has still to happen.
-const unresolved = "'open', 'held', 'requested'"
+const unresolved = "'open', 'held', 'requested', 'waiting'"
 
 // filter adds the conditions of f.
 func (q *query) filter(f deadletter.Filter) {

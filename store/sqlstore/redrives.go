@@ -34,7 +34,7 @@ func (r redrives) Take(ctx context.Context, consumer string, most int, lease tim
 	for _, id := range due {
 		q := r.query()
 		q.add("UPDATE "+q.texts.DeadLetters+" SET lease_token = ?, leased_until = "+q.texts.Millis+" + ?, takes = takes + 1"+
-			" WHERE id = ? AND status IN ('requested', 'held') AND leased_until < "+q.texts.Millis,
+			" WHERE id = ? AND status IN ("+taking+") AND leased_until < "+q.texts.Millis,
 			token, lease.Milliseconds(), id)
 		n, err := r.exec(ctx, r.s.db, q)
 		if err != nil {
@@ -52,10 +52,13 @@ func (r redrives) Take(ctx context.Context, consumer string, most int, lease tim
 	return found, nil
 }
 
+// taking lists the statuses of letters that a Consumer takes.
+const taking = "'requested', 'held', 'waiting'"
+
 // due returns the letters that are to be taken: of each ordering key the first
-// one that is requested or held. A held one waits for all before it, a
-// requested one for what is to be processed before it; those without an
-// ordering key wait for nothing.
+// one. A held one waits for all before it, others for what is to be processed
+// before them; those without an ordering key wait for nothing but their
+// effects.
 func (r redrives) due(ctx context.Context, consumer string, most int) (ids []int64, err error) {
 	if r.s.invalid != nil {
 		return nil, r.s.invalid
@@ -68,6 +71,9 @@ func (r redrives) due(ctx context.Context, consumer string, most int) (ids []int
 	}
 	q.add("SELECT l.id FROM "+table+" l WHERE l.consumer_name = ? AND l.status = 'requested' AND l.leased_until < "+q.texts.Millis+
 		earlier("'requested', 'held'"), consumer)
+	q.add(" UNION ALL SELECT l.id FROM "+table+" l WHERE l.consumer_name = ? AND l.status = 'waiting' AND l.leased_until < "+q.texts.Millis+
+		earlier("'requested', 'held'")+" AND NOT EXISTS (SELECT 1 FROM "+q.texts.ExternalEffects+
+		" x WHERE x.consumer_name = l.consumer_name AND x.message_key = l.message_key AND x.state = 'parked')", consumer)
 	// One row of each key is looked at, however many are held.
 	q.add(" UNION ALL SELECT l.id FROM (SELECT MIN(id) AS id FROM "+table+
 		" WHERE consumer_name = ? AND status = 'held' GROUP BY ordering_key) heads JOIN "+table+
@@ -100,13 +106,13 @@ func (r redrives) taken(ctx context.Context, ids []int64, token string) ([]deadl
 	for i, l := range found {
 		taken[i] = deadletter.Redrive{Letter: l, Token: token}
 		q := r.query()
-		q.add("SELECT redrive_force, redrive_effects, redrive_key, takes FROM "+q.texts.DeadLetters+" WHERE id = ?", l.ID)
-		var force, effects int
+		q.add("SELECT redrive_force, redrive_key, takes FROM "+q.texts.DeadLetters+" WHERE id = ?", l.ID)
+		var force int
 		var key []byte
-		if err := r.s.db.QueryRowContext(ctx, q.sql.String(), q.args...).Scan(&force, &effects, &key, &taken[i].Takes); err != nil {
+		if err := r.s.db.QueryRowContext(ctx, q.sql.String(), q.args...).Scan(&force, &key, &taken[i].Takes); err != nil {
 			return nil, err
 		}
-		taken[i].Force, taken[i].Effects, taken[i].Key = force != 0, effects != 0, string(key)
+		taken[i].Force, taken[i].Key = force != 0, string(key)
 	}
 	return taken, nil
 }
@@ -127,13 +133,13 @@ func anys[T any](values []T) []any {
 // ours is the condition that a redrive's lease has not been given to somebody
 // else, nor its letter been resolved. A lease that is over and that nobody
 // else has taken is still ours.
-const ours = " WHERE id = ? AND lease_token = ? AND status IN ('requested', 'held')"
+const ours = " WHERE id = ? AND lease_token = ? AND status IN (" + taking + ")"
 
 // free are the assignments that end a lease.
 const free = ", lease_token = NULL, leased_until = 0"
 
 // asked are the assignments that end a request.
-const asked = ", redrive_force = 0, redrive_effects = 0, redrive_key = NULL, takes = 0"
+const asked = ", redrive_force = 0, redrive_key = NULL, takes = 0"
 
 // Extend implements deadletter.Source.
 func (r redrives) Extend(ctx context.Context, list []deadletter.Redrive, lease time.Duration) (kept []int64, err error) {
@@ -171,8 +177,15 @@ func (r redrives) resolve(ctx context.Context, on execer, one deadletter.Redrive
 // Reopen implements deadletter.Source.
 func (r redrives) Reopen(ctx context.Context, one deadletter.Redrive, l deadletter.Letter) error {
 	q := r.query()
-	q.add("UPDATE "+q.texts.DeadLetters+" SET status = 'open', reason = ?, error = ?, attempts = ?, last_at = "+q.texts.Now+free+asked+ours,
-		string(l.Reason), deadletter.CleanError(l.Error), l.Attempts, one.Letter.ID, one.Token)
+	set := "lease_token = NULL, leased_until = 0"
+	if l.Status == deadletter.Waiting {
+		// Not at once again, should its effects be kept elsewhere.
+		set = "lease_token = NULL, leased_until = " + q.texts.Millis + " + 5000"
+	} else {
+		l.Status = deadletter.Open
+	}
+	q.add("UPDATE "+q.texts.DeadLetters+" SET status = ?, reason = ?, error = ?, attempts = ?, last_at = "+q.texts.Now+", "+set+asked+ours,
+		string(l.Status), string(l.Reason), deadletter.CleanError(l.Error), l.Attempts, one.Letter.ID, one.Token)
 	return r.changed(ctx, r.s.db, q, fmt.Sprintf("open dead letter %d again", one.Letter.ID))
 }
 

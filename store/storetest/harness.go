@@ -87,6 +87,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"dead letters", letterTests[Tx]()},
 		{"held messages", holdTests[Tx]()},
 		{"redrives", redriveTests[Tx]()},
+		{"effects", effectTests[Tx]()},
 		{"starts", startTests[Tx]()},
 		{"claims taken back", unclaimTests[Tx]()},
 	} {

@@ -129,7 +129,7 @@ func (s Statements) Survived() string {
 func (s Statements) LetterProcessed() string {
 	return "UPDATE " + Quote(s.tables, s.tables.DeadLetters) + " SET status = 'processed', open_identity = NULL," +
 		" last_at = statement_timestamp() AT TIME ZONE 'UTC', lease_token = NULL, leased_until = 0" +
-		" WHERE id = $1::bigint AND lease_token = $2::text AND status IN ('requested', 'held')"
+		" WHERE id = $1::bigint AND lease_token = $2::text AND status IN ('requested', 'held', 'waiting')"
 }
 
 // CreateTable returns the five lines that make processed_messages.

@@ -213,10 +213,11 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 			}
 			return set
 		},
-		Millis:        "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
-		AuditTrail:    sqltext.Quote(t, t.AuditTrail, "`"),
-		MessageStarts: sqltext.Quote(t, t.MessageStarts, "`"),
-		OnStart:       "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
+		Millis:          "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+		ExternalEffects: sqltext.Quote(t, t.ExternalEffects, "`"),
+		AuditTrail:      sqltext.Quote(t, t.AuditTrail, "`"),
+		MessageStarts:   sqltext.Quote(t, t.MessageStarts, "`"),
+		OnStart:         "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
 	}
 }
 

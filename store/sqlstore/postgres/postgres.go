@@ -170,12 +170,13 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		DeadLetters:       letters,
 		Placeholder:       func(n int) string { return "$" + strconv.Itoa(n) },
 		// Once for the statement: first_at and last_at are the same then.
-		Now:           "statement_timestamp() AT TIME ZONE 'UTC'",
-		TimeText:      func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
-		OnCopy:        sqltext.OnCopy(letters + "."),
-		Millis:        "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
-		AuditTrail:    pgsql.Quote(t, t.AuditTrail),
-		MessageStarts: starts,
-		OnStart:       sqltext.OnStart(starts + "."),
+		Now:             "statement_timestamp() AT TIME ZONE 'UTC'",
+		TimeText:        func(column string) string { return "to_char(" + column + ", 'YYYY-MM-DD HH24:MI:SS.US')" },
+		OnCopy:          sqltext.OnCopy(letters + "."),
+		Millis:          "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+		ExternalEffects: pgsql.Quote(t, t.ExternalEffects),
+		AuditTrail:      pgsql.Quote(t, t.AuditTrail),
+		MessageStarts:   starts,
+		OnStart:         sqltext.OnStart(starts + "."),
 	}
 }

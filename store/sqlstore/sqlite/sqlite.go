@@ -140,11 +140,12 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		Now:               now,
 		// As an expression: a column's declared type would make the driver
 		// parse it.
-		TimeText:      func(column string) string { return column + " || ''" },
-		OnCopy:        sqltext.OnCopy(""),
-		Millis:        "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
-		AuditTrail:    sqltext.Quote(t, t.AuditTrail, `"`),
-		MessageStarts: sqltext.Quote(t, t.MessageStarts, `"`),
-		OnStart:       sqltext.OnStart(""),
+		TimeText:        func(column string) string { return column + " || ''" },
+		OnCopy:          sqltext.OnCopy(""),
+		Millis:          "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+		ExternalEffects: sqltext.Quote(t, t.ExternalEffects, `"`),
+		AuditTrail:      sqltext.Quote(t, t.AuditTrail, `"`),
+		MessageStarts:   sqltext.Quote(t, t.MessageStarts, `"`),
+		OnStart:         sqltext.OnStart(""),
 	}
 }
