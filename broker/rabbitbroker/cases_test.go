@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -255,6 +257,46 @@ func TestWhatWasSettledIsWithTheServerWhenSettleReturns(t *testing.T) {
 			t.Errorf("came again: %q", got)
 		}
 	})
+}
+
+// mute is a connection of which the server stops hearing anything.
+type mute struct{ is atomic.Bool }
+
+func (m *mute) dial(network, addr string) (net.Conn, error) {
+	c, err := net.DialTimeout(network, addr, 10*time.Second)
+	return &voice{c, m}, err
+}
+
+type voice struct {
+	net.Conn
+	m *mute
+}
+
+func (v *voice) Write(p []byte) (int, error) {
+	if v.m.is.Load() {
+		return len(p), nil
+	}
+	return v.Conn.Write(p)
+}
+
+func TestSettleDoesNotReturnBeforeTheServerHasAnswered(t *testing.T) {
+	t.Parallel()
+	b, m := newBench(t, rabbitbroker.Quorum, nil), &mute{}
+	b.publish(0, 3)
+	s := b.source(nil, func(c *rabbitbroker.SourceConfig) { c.Client.Dial = m.dial })
+	held := b.receive(s, 3)
+	m.is.Store(true)
+	short, cancel := context.WithTimeout(b.ctx, 300*time.Millisecond)
+	defer cancel()
+	if err := settle(short, s, broker.Ack, 0, held...); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error is %v", err)
+	}
+	m.is.Store(false)
+	// Nothing stays half settled: the source gave the channel up.
+	again := b.receive(s, 3)
+	if text(again) != "0 1 2" || !again[0].Redelivered {
+		t.Errorf("came again: %s, redelivered %v", text(again), again[0].Redelivered)
+	}
 }
 
 func TestNoMoreThanPrefetchIsInHand(t *testing.T) {

@@ -151,13 +151,14 @@ func TestARetryThatCannotBeDelayedGoesBackAtOnceAndIsAnError(t *testing.T) {
 	b.publish(0, 2)
 	s := b.source(nil, delayedRetry)
 	d := b.receive(s, 2)
+	begun := time.Now()
 	err := s.Settle(b.ctx, []broker.Settlement{{Delivery: d[0], Action: broker.Retry, Delay: 200 * time.Millisecond}, {Delivery: d[1]}})
 	if err == nil {
 		t.Error("no error")
 	}
 	again := b.receive(s, 1)
-	if text(again) != "0" || again[0].Attempt != 2 {
-		t.Errorf("came again: %s, attempt %d", text(again), again[0].Attempt)
+	if took := time.Since(begun); text(again) != "0" || again[0].Attempt != 2 || took > 10*time.Second {
+		t.Errorf("came again after %v: %s, attempt %d", took, text(again), again[0].Attempt)
 	}
 	b.settle(s, broker.Ack, again...)
 	b.close(s)
