@@ -104,20 +104,8 @@ func (c SourceConfig) withDefaults() (SourceConfig, error) {
 	bad(c.DelayedRetry && c.SingleActive, "DelayedRetry lets messages overtake, and SingleActive keeps their order: keep one")
 	bad(c.DelayedRetry && len(retryQueue(c.Queue, maxDelay)) > maxShort, "Queue is too long for names of retry queues: shorten it, or leave DelayedRetry out")
 	if c.Declare != nil {
-		d := *c.Declare
-		if d.Kind == "" {
-			d.Kind = Quorum
-		}
-		errs = append(errs, d.check(c.SingleActive)...)
-		d.Arguments = maps.Clone(d.Arguments)
-		if d.Arguments == nil {
-			d.Arguments = amqp.Table{}
-		}
-		d.Arguments[amqp.QueueTypeArg] = string(d.Kind)
-		if c.SingleActive {
-			d.Arguments[amqp.SingleActiveConsumerArg] = true
-		}
-		c.Declare = &d
+		d, wrong := c.Declare.withDefaults(c.SingleActive)
+		c.Declare, errs = &d, append(errs, wrong...)
 	}
 	if len(errs) > 0 {
 		return c, oneLine(errs)
@@ -129,6 +117,23 @@ func (c SourceConfig) withDefaults() (SourceConfig, error) {
 		c.Timeout = DefaultTimeout
 	}
 	return c, nil
+}
+
+// withDefaults returns a copy with all arguments, or what is wrong.
+func (d Declare) withDefaults(singleActive bool) (Declare, []error) {
+	if d.Kind == "" {
+		d.Kind = Quorum
+	}
+	errs := d.check(singleActive)
+	d.Arguments = maps.Clone(d.Arguments)
+	if d.Arguments == nil {
+		d.Arguments = amqp.Table{}
+	}
+	d.Arguments[amqp.QueueTypeArg] = string(d.Kind)
+	if singleActive {
+		d.Arguments[amqp.SingleActiveConsumerArg] = true
+	}
+	return d, errs
 }
 
 func (d Declare) check(singleActive bool) (errs []error) {

@@ -40,22 +40,9 @@ func dial(ctx context.Context, raw string, cfg amqp.Config) (*link, error) {
 		return nil, err
 	}
 	l := &link{}
-	dial := cfg.Dial
-	if dial == nil {
-		dial = func(network, addr string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, addr)
-		}
-	}
-	// The library writes into what it is given.
-	cfg.Properties = maps.Clone(cfg.Properties)
-	if cfg.Properties == nil {
-		cfg.Properties = amqp.NewConnectionProperties()
-		cfg.Properties.SetClientConnectionName("sekali")
-	}
-	if cfg.TLSClientConfig != nil {
-		cfg.TLSClientConfig = cfg.TLSClientConfig.Clone()
-	}
 	stop := func() bool { return true }
+	cfg = settings(ctx, cfg)
+	dial := cfg.Dial
 	cfg.Dial = func(network, addr string) (net.Conn, error) {
 		c, err := dial(network, addr)
 		if err != nil {
@@ -86,6 +73,25 @@ func dial(ctx context.Context, raw string, cfg amqp.Config) (*link, error) {
 		l.setBlocked(amqp.Blocking{}) // whoever waits is to find it closed
 	})
 	return l, nil
+}
+
+// settings returns a copy with a name and a way to dial, into which the
+// library may write.
+func settings(ctx context.Context, cfg amqp.Config) amqp.Config {
+	cfg.Properties = maps.Clone(cfg.Properties)
+	if cfg.Properties == nil {
+		cfg.Properties = amqp.NewConnectionProperties()
+		cfg.Properties.SetClientConnectionName("sekali")
+	}
+	if cfg.TLSClientConfig != nil {
+		cfg.TLSClientConfig = cfg.TLSClientConfig.Clone()
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = func(network, addr string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, addr)
+		}
+	}
+	return cfg
 }
 
 func (l *link) setBlocked(b amqp.Blocking) {

@@ -263,7 +263,8 @@ func (p *Publisher) outgoingOf(m broker.Message) (outgoing, error) {
 	return out, err
 }
 
-// add adds a header, as a property if it is one.
+// add adds a header; one with a property's name is that property too, for
+// whoever looks there.
 func (o *outgoing) add(name string, value []byte) error {
 	if name == "" || len(name) > maxShort {
 		return fmt.Errorf("header %.40q has a name of %d bytes, and AMQP carries 1 to %d: rename it", name, len(name), maxShort)
@@ -272,7 +273,6 @@ func (o *outgoing) add(name string, value []byte) error {
 	for _, x := range properties {
 		if x.name == name && text && len(value) > 0 && len(value) <= maxShort {
 			*x.of(&o.Publishing) = string(value)
-			return nil
 		}
 	}
 	if text {

@@ -265,9 +265,8 @@ func (d *deaf) Read(p []byte) (int, error) {
 // told is a connection on which a test says things in the server's name.
 type told struct {
 	net.Conn
-	mu    sync.Mutex
-	say   []byte
-	stuck chan struct{} // closed: writing goes on
+	mu  sync.Mutex
+	say []byte
 }
 
 func (c *told) dial(network, addr string) (net.Conn, error) {

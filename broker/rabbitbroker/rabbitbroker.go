@@ -25,9 +25,9 @@
 // Headers that RabbitMQ itself writes or obeys are no part of a message: a
 // Publisher leaves out CC, BCC, x-death, x-first-death-…, x-last-death-… and
 // x-delivery-count. Properties that have no place in broker.Message, such as
-// content-type, arrive as headers of that name where no header has it, and are
-// published as properties again: content-type, content-encoding,
-// correlation-id, reply-to, type and app-id.
+// content-type, arrive as headers of that name where no header has it; headers
+// of these names are published as properties too: content-type,
+// content-encoding, correlation-id, reply-to, type and app-id.
 //
 // # Deliveries
 //

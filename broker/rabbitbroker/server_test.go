@@ -3,6 +3,7 @@
 package rabbitbroker_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 
@@ -13,6 +14,15 @@ import (
 	"github.com/sekali/sekali/broker/rabbitbroker"
 	"github.com/sekali/sekali/internal/rabbittest"
 )
+
+const keyHeader = "ordering-key"
+
+// soon is a context for what must end in time.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), brokertest.Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
 
 // harness opens queues of a kind.
 func harness(kind rabbitbroker.Kind) brokertest.Harness {
@@ -70,7 +80,7 @@ func TestSuiteOnClassicQueues(t *testing.T) {
 
 // removeRetryQueues deletes the retry queues that tests may have made.
 func removeRetryQueues(t testing.TB, conn *amqp.Connection, name string) {
-	for _, step := range []string{"100", "250", "400", "630", "1000", "1600"} {
+	for _, step := range []string{"100", "160", "250", "400", "630", "1000", "1600"} {
 		rabbittest.Remove(t, conn, name+".sekali-retry."+step)
 	}
 }
