@@ -288,13 +288,22 @@ func TestALateFinisherChangesNothing(t *testing.T) {
 	}
 }
 
+// told waits until work's context ends, and returns why.
+func told(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(20 * time.Second):
+		return errors.New("nobody has told")
+	}
+}
+
 func TestWorkWhoseClaimIsLostIsToldSo(t *testing.T) {
 	b := newBench(t)
 	f := b.filter(300 * time.Millisecond)
 	outcome, err := f.Do(t.Context(), "mail", func(ctx context.Context) error {
 		b.ok(b.client.Set(t.Context(), b.at("mail"), "claim of another", time.Minute).Err())
-		<-ctx.Done()
-		return context.Cause(ctx)
+		return told(ctx)
 	})
 	if outcome != weakfilter.Failed || !errors.Is(err, weakfilter.ErrLeaseLost) {
 		t.Errorf("%v, %v", outcome, err)
@@ -321,8 +330,7 @@ func TestWorkThatIsCutOffFromRedisForALeaseIsToldSo(t *testing.T) {
 	outcome, err := f.Do(t.Context(), "mail", func(ctx context.Context) error {
 		proxy.Refuse()
 		proxy.Cut()
-		<-ctx.Done()
-		return context.Cause(ctx)
+		return told(ctx)
 	})
 	if outcome != weakfilter.Failed || !errors.Is(err, weakfilter.ErrLeaseLost) || !strings.Contains(err.Error(), "could not be taken back") {
 		t.Errorf("%v, %v", outcome, err)
