@@ -1,12 +1,16 @@
 package rabbitbroker_test
 
 import (
+	"context"
+	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/broker/rabbitbroker"
 )
 
@@ -113,5 +117,40 @@ func TestADelayIsOfferedOnlyWhereItIsSetUp(t *testing.T) {
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestAServerThatIsAwayIsAnErrorThatPasses(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := rabbitbroker.NewSource(rabbitbroker.SourceConfig{URL: "rabbitmq://kopi:geheim@" + dead, Queue: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := rabbitbroker.NewPublisher("rabbitmq://kopi:geheim@" + dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it tries again by itself
+		_, err := s.Receive(ctx, 1)
+		for _, err := range []error{err, p.Publish(ctx, broker.Message{Topic: "orders"})} {
+			if err == nil || errors.Is(err, broker.ErrClosed) || ctx.Err() != nil || strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), dead) || !strings.Contains(err.Error(), "is the server running") {
+				t.Errorf("the error is %v", err)
+			}
+		}
+	}
+	if err := errors.Join(s.Close(ctx), p.Close(ctx)); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Receive(ctx, 1); !errors.Is(err, broker.ErrClosed) {
+		t.Errorf("after Close: %v", err)
 	}
 }
