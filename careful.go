@@ -28,7 +28,9 @@ const (
 	// claim, before it lets others go on and tries again later.
 	alonePatience = 2 * time.Second
 	alonePause    = 3 * time.Second
-	startsTimeout = 10 * time.Second
+
+	preparePatience = 30 * time.Second
+	startsTimeout   = 10 * time.Second
 )
 
 // attempt gives a message its effect, or says why it could not.
@@ -75,7 +77,7 @@ func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, 
 				return err
 			}
 		}
-		_, _, err := c.handle(ctx, tx, copies([]*job{j}), time.Time{})
+		_, _, err := c.handle(ctx, tx, []*job{j}, time.Time{})
 		if err == nil && recorded {
 			err = c.starts.EndIn(ctx, tx, c.cfg.Name, j.message.key)
 		}
@@ -90,13 +92,15 @@ func (c *Consumer[Tx]) firstTime(ctx context.Context, j *job) ([]store.State, er
 	if err != nil {
 		return nil, err
 	}
-	if states[0] != store.Fresh {
+	if states[0] != store.Fresh && !c.forced(j) {
 		return c.together(ctx, j, false) // which finds the same, with a lock
 	}
 	if _, err := c.starts.Start(ctx, c.cfg.Name, j.message.key, false); err != nil {
 		return nil, err
 	}
-	states, err = c.together(ctx, j, true)
+	if err = c.beside(func() error { return c.prepare(ctx, j) }); err == nil {
+		states, err = c.together(ctx, j, true)
+	}
 	if err != nil || states[0] != store.Fresh {
 		c.outlived(ctx, c.starts.End, j)
 	}
@@ -106,7 +110,11 @@ func (c *Consumer[Tx]) firstTime(ctx context.Context, j *job) ([]store.State, er
 // alone runs a message with nothing else in work in the process, and counts
 // its start until it has ended.
 func (c *Consumer[Tx]) alone(ctx context.Context, j *job) ([]store.State, error) {
-	if !inProcess.enterAlone(alonePatience) {
+	patience := alonePatience
+	if c.cfg.Prepare != nil {
+		patience = preparePatience // others may wait for a provider
+	}
+	if !inProcess.enterAlone(patience) {
 		return nil, RetryAfter(errors.New("it must run alone, and others do not come to an end"), alonePause)
 	}
 	defer inProcess.leaveAlone()
@@ -115,6 +123,10 @@ func (c *Consumer[Tx]) alone(ctx context.Context, j *job) ([]store.State, error)
 		return nil, err
 	}
 	c.observe(Event{Kind: Suspected, Message: &j.message, Attempt: n})
+	if err := c.prepareFresh(ctx, j); err != nil {
+		c.outlived(ctx, c.starts.TakeBack, j)
+		return nil, err
+	}
 	// A rival may hold the key for long; nobody else works meanwhile.
 	claiming, cancel := context.WithTimeout(ctx, alonePatience)
 	tx, states, err := c.cfg.Store.Begin(claiming, c.claimFor([]*job{j}))

@@ -12,7 +12,7 @@ import (
 )
 
 // Config says what a Consumer is made of. Name, Source, Store, Key and one of
-// Handle and HandleBatch are required.
+// Handle, HandleBatch and Prepare are required.
 type Config[Tx any] struct {
 	// Name of the consumer: whose effect it is. Part of the primary key.
 	Name string
@@ -32,6 +32,15 @@ type Config[Tx any] struct {
 	// HandleBatch changes business data for several messages at once, in one
 	// transaction: all or nothing. Give it or Handle, not both.
 	HandleBatch BatchHandler[Tx]
+	// Prepare does, outside any transaction, what must not happen in one, and
+	// returns what is to run in the message's transaction: for effects outside
+	// the database, through an effect.Ledger. Duplicates are not prepared.
+	// Messages of different ordering keys (without one: of different lanes) are
+	// prepared side by side, MaxPrepares at once; one that is prepared shares a
+	// transaction with others. Give it, Handle or HandleBatch.
+	Prepare Preparer[Tx]
+	// MaxPrepares is how many messages are prepared at once. Defaults to 16.
+	MaxPrepares int
 	// Batch is how many messages share a transaction.
 	Batch Batch
 
@@ -124,6 +133,9 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 30 * time.Second
 	}
+	if c.MaxPrepares == 0 {
+		c.MaxPrepares = 16
+	}
 	if c.RedriveEvery == 0 {
 		c.RedriveEvery = 2 * time.Second
 	}
@@ -182,8 +194,15 @@ func (c Config[Tx]) validate() error {
 	wrong(c.Source == nil, "Source is not set: give the broker.Source that messages come from")
 	wrong(c.Store == nil, "Store is not set: give the store that keys go to, such as pgxstore.New(pool)")
 	wrong(c.Key == nil, "Key is not set: say where the message key is, such as sekali.Header(\"idempotency-key\")")
-	wrong(c.Handle == nil && c.HandleBatch == nil, "Handle is not set: give the function that changes business data, or HandleBatch")
-	wrong(c.Handle != nil && c.HandleBatch != nil, "Handle and HandleBatch are both set: keep one")
+	given := 0
+	for _, is := range []bool{c.Handle != nil, c.HandleBatch != nil, c.Prepare != nil} {
+		if is {
+			given++
+		}
+	}
+	wrong(given == 0, "Handle is not set: give the function that changes business data, or HandleBatch, or Prepare")
+	wrong(given > 1, "more than one of Handle, HandleBatch and Prepare is set: keep one")
+	wrong(c.MaxPrepares < 0, "MaxPrepares is %d: use 1 or more", c.MaxPrepares)
 	wrong(c.Batch.Size < 0, "Batch.Size is %d: use 1 or more", c.Batch.Size)
 	wrong(c.Batch.MaxOpen < 0, "Batch.MaxOpen is %v: use a time above zero", c.Batch.MaxOpen)
 	wrong(c.Workers < 0, "Workers is %d: use 1 or more", c.Workers)

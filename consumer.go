@@ -99,6 +99,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	for range c.cfg.Workers {
 		workers.Go(func() { c.work(hard) })
 	}
+	prepared := c.preparers(hard)
 	var settled []func()
 	kept, stopKeeping := context.WithCancel(hard)
 	for _, in := range c.intakes() {
@@ -118,6 +119,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	c.giveBack(c.lanes.drain()) // others can have it while we finish
 	timer := time.AfterFunc(c.cfg.DrainTimeout, cancel)
 	workers.Wait()
+	prepared()
 	timer.Stop()
 	c.giveBack(c.lanes.drain())
 	for _, finish := range settled {
@@ -215,6 +217,7 @@ func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery) {
 			c.takeRedriveKey(j, j.redrive)
 		}
 	}
+	c.toPrepare(jobs)
 	c.giveBack(c.lanes.add(jobs))
 }
 

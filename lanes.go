@@ -25,6 +25,9 @@ type job struct {
 	conflicts int // transactions in a row that others got in the way of
 	outages   int // tries in a row on which the database was not there
 
+	unprepared bool // Config.Prepare has to run before its transaction
+	prepared   any  // the Commit[Tx] that it returned; nil: it has not run
+
 	fingerprint []byte      // of the body; taken once, with the key
 	fresh       bool        // its transaction claimed it
 	done        bool        // to be acknowledged: it leaves its line
@@ -87,8 +90,9 @@ type lanes struct {
 	mu      sync.Mutex
 	changed *sync.Cond // a line became ready, room came free, or all stopped
 	named   map[lineName]*line
-	all     line // the ring of all lines
-	ready   []*line
+	all     line               // the ring of all lines
+	ready   []*line            // for a transaction
+	raw     []*line            // those whose first job is unprepared
 	keys    map[string]*job    // begun and not done
 	blocked map[string][]*line // behind those
 	held    int                // jobs in hand
@@ -117,20 +121,31 @@ func (l *lanes) add(jobs []*job) (refused []*job) {
 			j.own.jobs = j.ownJobs[:]
 			j.in = &j.own
 			l.link(j.in)
-			l.ready = append(l.ready, j.in)
+			l.queue(j.in)
 		} else {
 			if j.in = l.named[name]; j.in == nil {
 				j.in = &line{name: name}
 				l.named[name] = j.in
 				l.link(j.in)
-				l.ready = append(l.ready, j.in)
+				j.in.jobs = append(j.in.jobs, j)
+				l.queue(j.in)
+			} else {
+				j.in.jobs = append(j.in.jobs, j)
 			}
-			j.in.jobs = append(j.in.jobs, j)
 		}
 		l.held++
 	}
 	l.changed.Broadcast()
 	return nil
+}
+
+// queue puts a line where those wait who do what its first job needs.
+func (l *lanes) queue(in *line) {
+	if in.jobs[0].unprepared {
+		l.raw = append(l.raw, in)
+		return
+	}
+	l.ready = append(l.ready, in)
 }
 
 func (l *lanes) link(in *line) {
@@ -179,6 +194,7 @@ func (l *lanes) supply(batch int) (begin, moving int) {
 	for _, in := range l.ready {
 		begin += min(len(in.jobs), batch)
 	}
+	begin += len(l.raw)
 	moving = l.held
 	l.each(func(in *line) {
 		if in.waiting != nil {
@@ -204,6 +220,27 @@ func (l *lanes) next(batch func() int) []*job {
 	return nil
 }
 
+// nextRaw waits for a job that is to be prepared; nil when the lanes have
+// stopped.
+func (l *lanes) nextRaw() *job {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.stopped {
+		if len(l.raw) > 0 {
+			in := l.raw[0]
+			l.raw[0] = nil
+			l.raw = l.raw[1:]
+			if jobs := l.begin(in, nil, 1); len(jobs) > 0 {
+				l.changed.Broadcast()
+				return jobs[0]
+			}
+			continue
+		}
+		l.changed.Wait()
+	}
+	return nil
+}
+
 func (l *lanes) take(most int) (jobs []*job) {
 	for len(jobs) < most && len(l.ready) > 0 {
 		in := l.ready[0]
@@ -221,7 +258,7 @@ func (l *lanes) take(most int) (jobs []*job) {
 // another line's job of the same key is in work, the line waits for it.
 func (l *lanes) begin(in *line, jobs []*job, most int) []*job {
 	for _, j := range in.jobs {
-		if len(jobs) == most || len(jobs) > 0 && !j.companionable() {
+		if len(jobs) == most || len(jobs) > 0 && (!j.companionable() || j.unprepared) {
 			break
 		}
 		if j.message.key != "" {
@@ -312,7 +349,7 @@ func (l *lanes) resume(in *line) {
 	case len(in.jobs) == 0:
 		l.forget(in)
 	case !l.stopped:
-		l.ready = append(l.ready, in)
+		l.queue(in)
 	}
 }
 
@@ -353,7 +390,7 @@ func (l *lanes) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
-	l.ready = nil
+	l.ready, l.raw = nil, nil
 	l.each((*line).stopWaiting)
 	l.changed.Broadcast()
 }
@@ -444,6 +481,7 @@ func (l *lanes) revokeIn(in *line, gone []string, inWork, dropped []*job) (_, _ 
 		in.blocked = ""
 	}
 	l.ready = slices.DeleteFunc(l.ready, func(o *line) bool { return o == in })
+	l.raw = slices.DeleteFunc(l.raw, func(o *line) bool { return o == in })
 	l.resume(in)
 	return inWork, dropped
 }

@@ -176,6 +176,9 @@ func (c *Consumer[Tx]) takeRedriveKey(j *job, r *deadletter.Redrive) {
 	}
 }
 
+// forced tells whether a message is to be processed even if its key is there.
+func (c *Consumer[Tx]) forced(j *job) bool { return j.redrive != nil && j.redrive.Force }
+
 // resolve closes the letter of a redrive that had nothing to do.
 func (c *Consumer[Tx]) resolve(ctx context.Context, j *job, outcome Outcome) (time.Duration, bool) {
 	err := c.redrives.letters.Resolve(ctx, *j.redrive, deadletter.Status(outcome.String()))

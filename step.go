@@ -52,6 +52,10 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 		c.observe(Event{Kind: Expired, Message: &j.message})
 		return 0, true
 	}
+	if isParked(err) {
+		c.parked(j, err)
+		return c.bury(ctx, j)
+	}
 	if ctx.Err() != nil {
 		// The stop has run out of patience and cancelled the handler: not the
 		// message's fault. It is given back.

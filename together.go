@@ -78,6 +78,11 @@ func movable(jobs []*job) []*job {
 // single brings a job one step further, alone in its transaction.
 func (c *Consumer[Tx]) single(ctx context.Context, j *job) {
 	pause, done := c.step(ctx, j)
+	c.settleStep(j, pause, done)
+}
+
+// settleStep ends a step of a message: it is done with, or waits.
+func (c *Consumer[Tx]) settleStep(j *job, pause time.Duration, done bool) {
 	switch {
 	case done:
 	case c.delayer.takes(j, pause) && !c.stopping.Load():
@@ -123,7 +128,7 @@ func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int
 		c.finished(jobs, states, began)
 		return len(jobs), nobody, nil
 	}
-	ran, bad, err := c.handle(ctx, tx, copies(pick(jobs, fresh)), began.Add(c.cfg.Batch.MaxOpen))
+	ran, bad, err := c.handle(ctx, tx, pick(jobs, fresh), began.Add(c.cfg.Batch.MaxOpen))
 	if err != nil {
 		if bad != nobody {
 			bad = fresh[bad]
@@ -156,21 +161,31 @@ func pick(jobs []*job, indexes []int) []*job {
 	return some
 }
 
-// handle calls the user's handler, and returns through how many messages it
-// got before the time was over, all if it cannot be stopped between two; or
-// whose fault an error is.
-func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, messages []*Message, until time.Time) (ran, bad int, err error) {
+// handle calls what changes the user's data, and returns through how many
+// messages it got before the time was over, all if it cannot be stopped
+// between two; or whose fault an error is.
+func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, jobs []*job, until time.Time) (ran, bad int, err error) {
+	var messages []*Message
+	if c.cfg.Prepare == nil {
+		messages = copies(jobs)
+	}
 	err = guard(func() error {
 		if c.cfg.HandleBatch != nil {
 			ran = len(messages)
 			return c.cfg.HandleBatch(ctx, tx, messages)
 		}
-		for ran < len(messages) {
-			if err := c.cfg.Handle(ctx, tx, messages[ran]); err != nil {
+		for ran < len(jobs) {
+			var err error
+			if c.cfg.Prepare != nil {
+				err = c.commit(ctx, tx, jobs[ran])
+			} else {
+				err = c.cfg.Handle(ctx, tx, messages[ran])
+			}
+			if err != nil {
 				return err
 			}
 			ran++
-			if ran < len(messages) && c.endEarly(until) {
+			if ran < len(jobs) && c.endEarly(until) {
 				break
 			}
 		}
@@ -181,9 +196,9 @@ func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, messages []*Message, u
 	}
 	var at *store.FailedAt
 	switch {
-	case c.cfg.Handle != nil:
+	case c.cfg.HandleBatch == nil:
 		return 0, ran, err
-	case errors.As(err, &at) && at.Index >= 0 && at.Index < len(messages):
+	case errors.As(err, &at) && at.Index >= 0 && at.Index < len(jobs):
 		return 0, at.Index, err
 	}
 	return 0, nobody, err
@@ -256,8 +271,7 @@ func (c *Consumer[Tx]) claimFor(jobs []*job) store.Claim {
 	for i, j := range jobs {
 		keys[i] = store.Key{Raw: j.message.key, Fingerprint: j.fingerprint}
 	}
-	force := len(jobs) == 1 && jobs[0].redrive != nil && jobs[0].redrive.Force
-	return store.Claim{Consumer: c.cfg.Name, Keys: keys, Force: force}
+	return store.Claim{Consumer: c.cfg.Name, Keys: keys, Force: len(jobs) == 1 && c.forced(jobs[0])}
 }
 
 // takeKeys takes the keys, fingerprints and ordering keys of messages, once.

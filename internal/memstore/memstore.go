@@ -232,3 +232,10 @@ func (s *Store) Open() int {
 	defer s.mu.Unlock()
 	return s.open
 }
+
+// Forget removes a committed key, as a pruner does.
+func (s *Store) Forget(consumer, raw string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.rows, key(consumer, raw))
+}
