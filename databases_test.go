@@ -230,7 +230,11 @@ func (s stack[Tx]) fails(t *testing.T) {
 	o := s.orders(t)
 	sad := s.consume(t, o, func(ctx context.Context, tx Tx, m *sekali.Message) error {
 		return errors.Join(s.sell(ctx, tx, m), errors.New("no courier"))
-	}, func(c *sekali.Config[Tx]) { c.Backoff = sekali.Backoff{Initial: time.Hour, Max: time.Hour} })
+	}, func(c *sekali.Config[Tx]) {
+		c.Backoff = sekali.Backoff{Initial: time.Hour, Max: time.Hour}
+		// With an order to keep it waits in the process, not at the broker.
+		c.Order, c.OrderInProcessOnly = func(*sekali.Message) string { return "e" }, true
+	})
 	o.publish("order-42:paid")
 	sad.events.wait(t, 1, kind(sekali.AttemptFailed))
 	s.want(t, 0, 0)

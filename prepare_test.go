@@ -84,27 +84,24 @@ func TestPreparesRunSideBySideAndTheirCommitsShareATransaction(t *testing.T) {
 		inside.Wait()
 		return nil
 	})
-	gate := make(chan struct{})
-	r := start(t, buys(c), func(cfg *sekali.Config[*memstore.Tx], _ *rig) {
+	var prepared sync.WaitGroup
+	prepared.Add(n)
+	r := start(t, buys(c), func(cfg *sekali.Config[*memstore.Tx], r *rig) {
 		cfg.Workers = 1
 		cfg.Batch.MaxOpen = time.Hour
 		prepare := cfg.Prepare
 		cfg.Prepare = func(ctx context.Context, m *sekali.Message) (sekali.Commit[*memstore.Tx], error) {
-			commit, err := prepare(ctx, m)
-			if m.ID == "m000" { // its transaction waits until the others are prepared
-				return func(ctx context.Context, tx *memstore.Tx) error {
-					<-gate
-					return commit(ctx, tx)
-				}, err
-			}
-			return commit, err
+			defer prepared.Done()
+			return prepare(ctx, m)
 		}
 	})
+	begun, release := r.store.Hold(faulty.Begin)
 	for i := range n {
 		r.source.push(fmt.Sprintf("m%03d", i))
 	}
-	inside.Wait()
-	close(gate)
+	<-begun // by the first that is prepared
+	prepared.Wait()
+	release()
 	r.events.wait(t, n, kind(sekali.Finished))
 	r.finish()
 	r.wantCounter("sold", n)
