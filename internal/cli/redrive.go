@@ -78,6 +78,7 @@ func (a *app) redrive() *cobra.Command {
 	a.decisionFlags(c, d)
 	c.Flags().BoolVar(&d.how.Force, "force", false, "process them even if their keys are recorded: what had its effect has it once more")
 	c.Flags().StringVar(&d.how.Key, "as-key", "", "process it under this message key: for a conflict (one letter)")
+	c.Flags().BoolVar(&d.how.Effects, "effects", false, "have their effects outside the database happen again, under new idempotency keys")
 	c.Flags().DurationVar(&d.wait, "wait", 10*time.Second, "how long to wait for the consumer, to report what became of them; 0: not at all")
 	var p place
 	c.Flags().StringVar(&p.broker, "broker", "", "URL of a broker, to send them by way of it: nats://…, kafka://…, rabbitmq://…, redis://…")
@@ -98,8 +99,8 @@ func (a *app) redriveFrom(ctx context.Context, d *decision, p place, args []stri
 	if p.from != "" {
 		return a.sendFromQueue(ctx, d, p, args)
 	}
-	if d.how.Force || d.how.Key != "" {
-		return usagef("--force and --as-key are for redrives without a broker")
+	if d.how.Force || d.how.Effects || d.how.Key != "" {
+		return usagef("--force, --effects and --as-key are for redrives without a broker")
 	}
 	return a.sendFromDatabase(ctx, d, p, args)
 }

@@ -116,8 +116,8 @@ func (a *app) sendFromQueue(ctx context.Context, d *decision, p place, args []st
 	switch {
 	case len(args) > 0:
 		return usagef("letters in a broker's queue have no IDs: choose by --consumer, --key or --reason, or move all")
-	case d.how.Force || d.how.Key != "":
-		return usagef("--force and --as-key are for letters in the database")
+	case d.how.Force || d.how.Effects || d.how.Key != "":
+		return usagef("--force, --effects and --as-key are for letters in the database")
 	case !d.dryRun && !d.yes:
 		return usagef("look at them with --dry-run, then add --yes")
 	}
