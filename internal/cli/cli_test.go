@@ -275,7 +275,7 @@ func checkReport(t *testing.T, r result) {
 	if err := decoder.Decode(&got); err != nil || decoder.More() {
 		t.Fatalf("stdout is not one JSON object (%v): %s%s", err, r.stdout, r.stderr)
 	}
-	if r.status != 0 || r.stderr != "" || !got.OK || len(got.Consumers) != 3 {
+	if r.status != 0 || r.stderr != "" || !got.OK || len(got.Consumers) != 4 {
 		t.Fatalf("status %d, stderr %q: %s", r.status, r.stderr, r.stdout)
 	}
 	for i, name := range []string{"stock-service", "courier-service", "naive-stock-service"} {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/effect"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
@@ -29,6 +31,7 @@ type task struct {
 	Database   string `json:"database"`
 	Broker     string `json:"broker"`
 	Topic      string `json:"topic"`
+	Courier    string `json:"courier"`     // where its labels come from
 	CrashAfter int    `json:"crash_after"` // 0: never
 	RandomKeys bool   `json:"random_keys"` // for tests: a consumer that is broken
 }
@@ -124,8 +127,13 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	switch {
-	case t.Service == naiveService:
-		return naive(ctx, source, db, tell)
+	case t.Service == naiveStockService:
+		return naive(ctx, source, tell, func(ctx context.Context, o order) error { return sellNaively(ctx, db, o) })
+	case t.Service == naiveCourierService:
+		return naive(ctx, source, tell, func(ctx context.Context, o order) error {
+			_, err := buyLabel(ctx, http.DefaultClient, t.Courier, "", o.ID)
+			return err
+		})
 	case db.Pool != nil:
 		return consume(ctx, t, db.Kind, source, pgxstore.New(db.Pool), tell,
 			func(ctx context.Context, tx pgx.Tx, query string, args ...any) (int64, error) {
@@ -155,30 +163,62 @@ func consume[Tx any](ctx context.Context, t task, kind dburl.Kind, source broker
 	if kind == dburl.SQLite {
 		workers = 1 // one writer at a time is all that SQLite has
 	}
-	consumer, err := sekali.NewConsumer(sekali.Config[Tx]{
+	change := func(ctx context.Context, tx Tx, query string, args ...any) error {
+		changed, err := exec(ctx, tx, kind.Placeholders(query), args...)
+		if err == nil && changed != 1 {
+			err = sekali.Permanent(fmt.Errorf("%d rows changed instead of 1", changed))
+		}
+		return err
+	}
+	cfg := sekali.Config[Tx]{
 		Name: t.Service, Source: source, Store: s, Key: key, Workers: workers, Observer: tell,
 		// A crash hides the rest of its batch from the count of what was
 		// processed, by which crashes are planned: small ones, so that all of
 		// them happen.
 		Batch: sekali.Batch{Size: 10},
-		Handle: func(ctx context.Context, tx Tx, m *sekali.Message) error {
-			var o order
-			if err := json.Unmarshal(m.Body, &o); err != nil {
-				return sekali.Permanent(err)
+	}
+	if t.Service == courierService {
+		cfg.Prepare = buyAndShip(t, s, change)
+	} else {
+		cfg.Handle = func(ctx context.Context, tx Tx, m *sekali.Message) error {
+			o, err := orderOf(m)
+			if err != nil {
+				return err
 			}
-			query, args := takeStock, []any{o.Quantity, o.SKU}
-			if t.Service == courierService {
-				query, args = ship, []any{o.ID, o.SKU}
-			}
-			changed, err := exec(ctx, tx, kind.Placeholders(query), args...)
-			if err == nil && changed != 1 {
-				err = sekali.Permanent(fmt.Errorf("%d rows changed instead of 1", changed))
-			}
-			return err
-		},
-	})
+			return change(ctx, tx, takeStock, o.Quantity, o.SKU)
+		}
+	}
+	consumer, err := sekali.NewConsumer(cfg)
 	if err != nil {
 		return err
 	}
 	return consumer.Run(ctx)
+}
+
+func orderOf(m *sekali.Message) (o order, err error) {
+	if err := json.Unmarshal(m.Body, &o); err != nil {
+		return o, sekali.Permanent(err)
+	}
+	return o, nil
+}
+
+// buyAndShip buys a label from the courier, outside any transaction, and notes
+// it in the message's. A label whose purchase got no answer is asked for again
+// under the same key.
+func buyAndShip[Tx any](t task, s store.Store[Tx], change func(ctx context.Context, tx Tx, query string, args ...any) error) sekali.Preparer[Tx] {
+	keeper, _ := store.As[interface{ Effects() effect.Rows }](s)
+	ledger := effect.New(keeper.Effects(), t.Service, effect.Config{Lease: effectLease, Recovery: effect.Repeat(keyWindow)})
+	return func(ctx context.Context, m *sekali.Message) (sekali.Commit[Tx], error) {
+		o, err := orderOf(m)
+		if err != nil {
+			return nil, err
+		}
+		label, err := effect.Do(ctx, ledger, m.Key(), "buy-label", func(ctx context.Context, c effect.Call) (int, error) {
+			return buyLabel(ctx, http.DefaultClient, t.Courier, c.IdempotencyKey, o.ID)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, tx Tx) error { return change(ctx, tx, ship, o.ID, label) }, nil
+	}
 }

@@ -92,11 +92,16 @@ func playIn(ctx context.Context, cfg Config, folder string) (report *Report, lef
 		return nil, nil, err
 	}
 	defer func() { tidyUp(orders.close) }()
-	runners, err := serve(ctx, cfg, p, s, orders)
+	c, err := openCourier(cfg.Seed, len(p.orders))
 	if err != nil {
 		return nil, nil, err
 	}
-	report, err = newReport(ctx, cfg, p, s, orders, runners)
+	defer func() { tidyUp(c.close) }()
+	runners, err := serve(ctx, cfg, p, s, orders, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	report, err = newReport(ctx, cfg, p, s, orders, c, runners)
 	if err == nil && cfg.Keep {
 		report.keep(s, orders)
 	}
@@ -116,7 +121,7 @@ func explain(err error, folder string) error {
 }
 
 // serve publishes the orders and runs the consumers until all is done.
-func serve(ctx context.Context, cfg Config, p plan, s *shop, orders feed) ([]*runner, error) {
+func serve(ctx context.Context, cfg Config, p plan, s *shop, orders feed, c *courier) ([]*runner, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
@@ -127,7 +132,7 @@ func serve(ctx context.Context, cfg Config, p plan, s *shop, orders feed) ([]*ru
 			crashes: p.crashes[service.name], command: cfg.Command,
 			bury: func(ctx context.Context) { orders.bury(ctx, service.name) },
 			task: task{
-				Service: service.name, Database: s.url, Broker: url, Topic: topic,
+				Service: service.name, Database: s.url, Broker: url, Topic: topic, Courier: c.url + "/" + service.name,
 				RandomKeys: cfg.randomKeys && service.idempotent,
 			},
 		}

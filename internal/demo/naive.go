@@ -11,7 +11,7 @@ import (
 
 // naive consumes the way it is often written: change the data, commit,
 // acknowledge. There is no key, so whatever comes twice has its effect twice.
-func naive(ctx context.Context, source broker.Source, db *dburl.DB, tell *teller) error {
+func naive(ctx context.Context, source broker.Source, tell *teller, do func(context.Context, order) error) error {
 	defer func() { _ = source.Close(context.WithoutCancel(ctx)) }()
 	for {
 		deliveries, err := source.Receive(ctx, 20)
@@ -28,7 +28,12 @@ func naive(ctx context.Context, source broker.Source, db *dburl.DB, tell *teller
 			tell.say(saidDelivered, "")
 		}
 		for _, d := range deliveries {
-			if err := sellNaively(ctx, db, d.Message.Body); err != nil {
+			var o order
+			err := json.Unmarshal(d.Message.Body, &o)
+			if err == nil {
+				err = do(ctx, o)
+			}
+			if err != nil {
 				tell.say(saidTrouble, err.Error())
 				settle(ctx, source, tell, broker.Settlement{Delivery: d, Action: broker.Retry})
 				continue
@@ -45,11 +50,7 @@ func settle(ctx context.Context, source broker.Source, tell *teller, s broker.Se
 	}
 }
 
-func sellNaively(ctx context.Context, db *dburl.DB, body []byte) error {
-	var o order
-	if err := json.Unmarshal(body, &o); err != nil {
-		return err
-	}
+func sellNaively(ctx context.Context, db *dburl.DB, o order) error {
 	tx, err := db.SQL.BeginTx(ctx, nil)
 	if err != nil {
 		return err

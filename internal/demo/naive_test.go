@@ -44,7 +44,7 @@ func TestWhatTheNaiveConsumerCouldNotSellIsGivenBack(t *testing.T) {
 	defer cancel()
 	source := &once{end: cancel, delivery: &broker.Delivery{Message: broker.Message{Body: []byte(`{"sku":"KOPI-250","quantity":1}`)}}}
 	var said strings.Builder
-	if err := naive(ctx, source, db, &teller{out: &said}); err != nil {
+	if err := naive(ctx, source, &teller{out: &said}, func(ctx context.Context, o order) error { return sellNaively(ctx, db, o) }); err != nil {
 		t.Error(err)
 	}
 	if len(source.settled) != 1 || source.settled[0].Action != broker.Retry {

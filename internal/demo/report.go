@@ -21,6 +21,7 @@ type Report struct {
 	Broker    string           `json:"broker"`
 	Kept      []string         `json:"kept,omitempty"`
 	Consumers []ConsumerReport `json:"consumers"`
+	Outages   int              `json:"courier_outages"` // how often the courier was down
 }
 
 // ConsumerReport is what a demo found of one consumer.
@@ -39,27 +40,27 @@ type ConsumerReport struct {
 	Exact       bool   `json:"exact"`
 }
 
-func newReport(ctx context.Context, cfg Config, p plan, s *shop, orders feed, runners []*runner) (*Report, error) {
+func newReport(ctx context.Context, cfg Config, p plan, s *shop, orders feed, c *courier, runners []*runner) (*Report, error) {
 	report := &Report{
 		OK: true, Orders: len(p.orders), SentTwice: p.twice, Crashes: cfg.Crashes, Seed: cfg.Seed,
-		Database: string(s.db.Kind), Broker: orders.String(),
+		Database: string(s.db.Kind), Broker: orders.String(), Outages: c.outages(),
 	}
 	if cfg.Database != "" {
 		report.Database = dburl.Redact(cfg.Database)
 	}
 	for i, service := range services {
-		e, err := s.effectOf(ctx, service.name, p)
+		e, err := s.effectOf(ctx, service.name, p, c)
 		if err != nil {
 			return nil, err
 		}
-		c := runners[i].snapshot()
+		n := runners[i].snapshot()
 		r := ConsumerReport{
 			Name: service.name, Idempotent: service.idempotent, Expected: e.expected, Found: e.found,
-			Delivered: c.delivered, Processed: c.processed, Duplicates: c.duplicates, Crashes: c.crashes,
+			Delivered: n.delivered, Processed: n.processed, Duplicates: n.duplicates, Crashes: n.crashes,
 			// All that was sent has come once; not the broker's word for it,
 			// which on Kafka is "a dead member may have had it".
-			Redelivered: max(0, c.delivered-len(p.sending)),
-			DeadLetters: e.letters, PerSecond: int(c.perSecond()), Exact: e.exact,
+			Redelivered: max(0, n.delivered-len(p.sending)),
+			DeadLetters: e.letters, PerSecond: int(n.perSecond()), Exact: e.exact,
 		}
 		if service.idempotent {
 			// A kill can come between a commit and the word of it, so it is the
@@ -123,12 +124,17 @@ func (r *Report) summary() string {
 	if !r.OK {
 		return "An idempotent consumer's effect is NOT exact. That must never be: please report it with the seed above."
 	}
-	text := "Effects are counted in the database: pieces taken from stock, and parcels shipped. Both idempotent consumers did each order exactly once.\n" +
+	text := "Effects are counted in the database (pieces taken from stock) and in the courier's books (labels bought: it is slow, fails, sells without\n" +
+		"answering, and was down " + howOften(r.Outages) + "). Both idempotent consumers did each order exactly once.\n" +
 		"Of what is delivered, duplicates are orders that the producer sent twice and messages that a killed consumer had committed; what it had in hand\n" +
 		"and had not begun is delivered once more, and counted in neither column."
 	for _, c := range r.Consumers {
-		if !c.Idempotent && !c.Exact {
-			text += fmt.Sprintf("\nThe naive consumer got the same messages and took %s pieces instead of %s from stock.", thousands(c.Found), thousands(c.Expected))
+		switch {
+		case c.Idempotent || c.Exact:
+		case c.Name == naiveStockService:
+			text += fmt.Sprintf("\nThe naive consumers got the same messages. One took %s pieces instead of %s from stock.", thousands(c.Found), thousands(c.Expected))
+		default:
+			text += fmt.Sprintf(" The other bought %s labels for %s orders.", thousands(c.Found), thousands(c.Expected))
 		}
 	}
 	return text
@@ -136,6 +142,8 @@ func (r *Report) summary() string {
 
 func howOften(n int) string {
 	switch n {
+	case 0:
+		return "never"
 	case 1:
 		return "once"
 	case 2:

@@ -18,21 +18,22 @@ type service struct {
 	idempotent bool
 }
 
-// The consumers. The naive one does what stock-service does, without a key.
+// The consumers. The naive ones do what the others do, without a key.
 const (
-	stockService   = "stock-service"
-	courierService = "courier-service"
-	naiveService   = "naive-stock-service"
+	stockService        = "stock-service"
+	courierService      = "courier-service"
+	naiveStockService   = "naive-stock-service"
+	naiveCourierService = "naive-courier-service"
 )
 
-var services = []service{{stockService, true}, {courierService, true}, {naiveService, false}}
+var services = []service{{stockService, true}, {courierService, true}, {naiveStockService, false}, {naiveCourierService, false}}
 
 // The business changes. The table of shipments has no unique key: a second
 // shipment of an order would be seen, not refused.
 const (
 	takeStock      = `UPDATE stock SET quantity = quantity - ? WHERE sku = ?`
 	takeNaiveStock = `UPDATE naive_stock SET quantity = quantity - ? WHERE sku = ?`
-	ship           = `INSERT INTO shipments (order_id, sku) VALUES (?, ?)`
+	ship           = `INSERT INTO shipments (order_id, label) VALUES (?, ?)`
 )
 
 // shop is the demo's database: tables in a place of their own.
@@ -91,7 +92,7 @@ func (s *shop) makeTables(ctx context.Context) error {
 	for _, statement := range []string{
 		`CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`,
 		`CREATE TABLE naive_stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`,
-		`CREATE TABLE shipments (order_id VARCHAR(20) NOT NULL, sku VARCHAR(20) NOT NULL)`,
+		`CREATE TABLE shipments (order_id VARCHAR(20) NOT NULL, label BIGINT NOT NULL)`,
 	} {
 		if _, err := s.db.SQL.ExecContext(ctx, statement); err != nil {
 			return err
@@ -122,17 +123,17 @@ func (s *shop) close(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// effect is what the database says of a consumer's work.
-type effect struct {
+// found is what the database, or the courier, says of a consumer's work.
+type found struct {
 	expected, found int
-	exact           bool // found is right in every row, not only in sum
+	exact           bool // it is right in every row, not only in sum
 	keys            int  // rows in processed_messages
 	letters         int  // rows in dead_letters
 }
 
-// effectOf reads a consumer's effect back, by SQL.
-func (s *shop) effectOf(ctx context.Context, name string, p plan) (effect, error) {
-	e, err := s.businessEffect(ctx, name, p)
+// effectOf reads a consumer's effect back, by SQL and from the courier's books.
+func (s *shop) effectOf(ctx context.Context, name string, p plan, c *courier) (found, error) {
+	e, err := s.businessEffect(ctx, name, p, c)
 	if err == nil {
 		e.keys, err = s.count(ctx, `SELECT COUNT(*) FROM processed_messages WHERE consumer_name = ?`, name)
 	}
@@ -145,21 +146,24 @@ func (s *shop) effectOf(ctx context.Context, name string, p plan) (effect, error
 	return e, nil
 }
 
-func (s *shop) businessEffect(ctx context.Context, name string, p plan) (effect, error) {
-	if name == courierService {
-		return s.shipments(ctx, p)
-	}
+func (s *shop) businessEffect(ctx context.Context, name string, p plan, c *courier) (found, error) {
 	table := "stock"
-	if name == naiveService {
+	switch name {
+	case courierService:
+		return s.shipments(ctx, p, c)
+	case naiveCourierService:
+		labels, orders := c.sold(name)
+		return found{expected: len(p.orders), found: labels, exact: labels == len(p.orders) && orders == labels}, nil
+	case naiveStockService:
 		table = "naive_stock"
 	}
 	rows, err := s.db.SQL.QueryContext(ctx, "SELECT sku, quantity FROM "+table)
 	if err != nil {
-		return effect{}, err
+		return found{}, err
 	}
 	defer rows.Close()
 	bySKU, total := p.expected()
-	e := effect{expected: total, exact: true}
+	e := found{expected: total, exact: true}
 	for rows.Next() {
 		var sku string
 		var left int
@@ -172,12 +176,19 @@ func (s *shop) businessEffect(ctx context.Context, name string, p plan) (effect,
 	return e, rows.Err()
 }
 
-// shipments: each order is to have exactly one.
-func (s *shop) shipments(ctx context.Context, p plan) (effect, error) {
-	e := effect{expected: len(p.orders)}
-	var distinct sql.NullInt64
-	err := s.db.SQL.QueryRowContext(ctx, `SELECT COUNT(*), COUNT(DISTINCT order_id) FROM shipments`).Scan(&e.found, &distinct)
-	e.exact = e.found == e.expected && int(distinct.Int64) == e.expected
+// shipments: for each order exactly one label is to have been bought, and to
+// be in the database.
+func (s *shop) shipments(ctx context.Context, p plan, c *courier) (found, error) {
+	labels, orders := c.sold(courierService)
+	e := found{expected: len(p.orders), found: labels}
+	var rows int
+	var ordersThere, labelsThere sql.NullInt64
+	err := s.db.SQL.QueryRowContext(ctx, `SELECT COUNT(*), COUNT(DISTINCT order_id), COUNT(DISTINCT label) FROM shipments`).
+		Scan(&rows, &ordersThere, &labelsThere)
+	e.exact = true
+	for _, n := range []int{labels, orders, rows, int(ordersThere.Int64), int(labelsThere.Int64)} {
+		e.exact = e.exact && n == e.expected
+	}
 	return e, err
 }
 
