@@ -13,7 +13,7 @@ import (
 
 func TestABenchmarkComparesWithThePatternWrittenByHandAndLeavesNothing(t *testing.T) {
 	folder := t.TempDir()
-	r := run(t, "bench", "--quick", "--rounds", "1", "--each", "20ms", "--output", "json", "--database", "sqlite:"+filepath.Join(folder, "x.db"))
+	r := run(t, "bench", "--quick", "--rounds", "1", "--each", "100ms", "--output", "json", "--database", "sqlite:"+filepath.Join(folder, "x.db"))
 	var report bench.Report
 	if err := json.Unmarshal([]byte(r.stdout), &report); r.status != 0 || err != nil {
 		t.Fatalf("status %d, %v: %s%s", r.status, err, r.stdout, r.stderr)

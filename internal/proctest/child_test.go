@@ -53,6 +53,11 @@ type task struct {
 	Topic    string // a stream with NATS
 	Instance string // of a static member of a Kafka group; empty: dynamic
 	Workers  int
+
+	// With effects: messages are prepared.
+	Recovery string // "repeat", "lookup" or "park"
+	Provider string // URL
+	Marks    string // a folder in which it is noted who has died already
 }
 
 const (
@@ -67,6 +72,7 @@ type order struct {
 	Seq    int
 	Die    string  // "exit" or "kill": the process dies of it
 	Dead   bool    // it fails for good unless it is redriven
+	DieAt  string  // a boundary of its effect at which the process dies, once
 	Sleep  int     // milliseconds
 	Fail   float64 // how likely an attempt fails
 }
@@ -168,7 +174,7 @@ func run[Tx any](ctx context.Context, t task, source broker.Source, s store.Stor
 	exec func(ctx context.Context, tx Tx, query string, args ...any) error,
 ) error {
 	tell := &teller{}
-	consumer, err := sekali.NewConsumer(sekali.Config[Tx]{
+	cfg := sekali.Config[Tx]{
 		Name: t.Consumer, Source: source, Store: s, Key: sekali.Header("key"), Workers: t.Workers, Observer: tell,
 		Backoff: sekali.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond}, MaxAttempts: 1000,
 		Handle: func(ctx context.Context, tx Tx, m *sekali.Message) error {
@@ -196,7 +202,13 @@ func run[Tx any](ctx context.Context, t task, source broker.Source, s store.Stor
 			}
 			return nil
 		},
-	})
+	}
+	if t.Recovery != "" {
+		buyer := buyer{t}
+		cfg.Handle, cfg.Prepare, cfg.RedriveEvery = nil, prepare(buyer, s, exec), 100*time.Millisecond
+		cfg.Observer = dying{buyer, tell}
+	}
+	consumer, err := sekali.NewConsumer(cfg)
 	if err != nil {
 		return err
 	}

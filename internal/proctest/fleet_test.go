@@ -187,6 +187,14 @@ func (s *shop) texts(query string) (all []string) {
 	return all
 }
 
+// words is an expression for columns with blanks between them.
+func (s *shop) words(columns ...string) string {
+	if s.db.Dialect == migrate.MySQL {
+		return "CONCAT_WS(' ', " + strings.Join(columns, ", ") + ")"
+	}
+	return strings.Join(columns, " || ' ' || ")
+}
+
 // exact fails the test unless each of n messages had its effect once.
 func (s *shop) exact(n int) {
 	s.t.Helper()

@@ -74,7 +74,7 @@ func redrives(t *testing.T, s *shop, p place, workers int) {
 	}
 	s.await(3*time.Minute, 0, `SELECT -COUNT(*) FROM dead_letters WHERE status NOT IN ('processed', 'duplicate', 'discarded')`, func() {})
 	m.stop()
-	if got := s.texts(`SELECT status || ' ' || reason FROM dead_letters WHERE status = 'duplicate' OR reason <> 'permanent'`); len(got) > 0 {
+	if got := s.texts(`SELECT ` + s.words("status", "reason") + ` FROM dead_letters WHERE status = 'duplicate' OR reason <> 'permanent'`); len(got) > 0 {
 		t.Errorf("letters: %q", got)
 	}
 	s.exact(n - discarded)

@@ -5,6 +5,7 @@ package proctest
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -101,4 +102,51 @@ func TestRedrivesWhileProcessesAreKilledOnPostgreSQL(t *testing.T) {
 
 func TestRedrivesWhileProcessesAreKilledOnMariaDB(t *testing.T) {
 	redrives(t, newShop(t, dbtest.MySQL(t)), onNATS(t), 4)
+}
+
+func TestDeathAtEveryBoundaryOfAnEffectOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	deaths(t, newShop(t, dbtest.Postgres(t)), onNATS(t), 4)
+}
+
+func TestDeathAtEveryBoundaryOfAnEffectOnMariaDB(t *testing.T) {
+	t.Parallel()
+	deaths(t, newShop(t, dbtest.MySQL(t)), onNATS(t), 4)
+}
+
+// One process freezes in the middle of a call, for longer than its lease.
+// Another one goes on; the first, when it wakes up, changes nothing.
+func TestAProcessThatFreezesPastItsLeaseChangesNothing(t *testing.T) {
+	t.Parallel()
+	s, at := newShop(t, dbtest.Postgres(t)), onNATS(t)
+	seller := newProvider(t, true)
+	gate := make(chan struct{})
+	seller.hold["order-0000"] = gate
+	do := task{
+		Consumer: "shop", Database: s.db.URL, Broker: at.broker, Topic: at.topic, Workers: 2,
+		Recovery: "repeat", Provider: seller.URL, Marks: t.TempDir(),
+	}
+	frozen := start(t, do)
+	frozen.works()
+	at.publish(t, some(1)...)
+	if id := <-seller.asked; id != "order-0000" {
+		t.Fatalf("asked for %s", id)
+	}
+	frozen.signal(syscall.SIGSTOP)
+	other := start(t, do)
+	<-seller.asked // the other repeats the call, when lease and delivery are over
+	close(gate)
+	s.await(time.Minute, 1, `SELECT COUNT(*) FROM effects`, func() {})
+	const row = `SELECT state || ' ' || token || ' ' || attempt FROM external_effects`
+	before := s.texts(row)
+	frozen.signal(syscall.SIGCONT)
+	frozen.stop()
+	other.stop()
+	s.exact(1)
+	if after := s.texts(row); !slices.Equal(after, before) || !slices.Equal(after, []string{"succeeded 2 2"}) {
+		t.Errorf("the ledger says %q, and said %q before the frozen one woke up", after, before)
+	}
+	if lines := seller.wrong(some(1), 1); len(lines) > 0 {
+		t.Errorf("labels: %q", lines)
+	}
 }
