@@ -36,18 +36,20 @@ const (
 	franz    = "github.com/twmb/franz-go/..."
 	rabbit   = "github.com/rabbitmq/amqp091-go"
 	goredis  = "github.com/redis/go-redis/v9/..."
+	failsafe = "github.com/failsafe-go/failsafe-go/..."
 	goose    = "github.com/pressly/goose/v3/..."
 )
 
 // house is every package there is. One that is not here fails the test: first
 // say what it is for and what it may know.
 var house = map[string]room{
-	"":           {[]string{"store", "broker", "deadletter"}, "users of the library pay for no driver and no broker that they did not choose"},
-	"store":      {nil, "a leaf: whoever writes a store needs to know nothing else"},
-	"broker":     {nil, "a leaf: whoever writes a broker needs to know nothing else"},
-	"deadletter": {[]string{"broker"}, "a letter holds a message; it knows no store and no consumer"},
-	"effect":     {nil, "it knows keys, not messages, and no store"},
-	"migrate":    {[]string{"store", goose}, "users run it with a driver of their own; it knows the names of tables, and no store"},
+	"":                  {[]string{"store", "broker", "deadletter"}, "users of the library pay for no driver and no broker that they did not choose"},
+	"store":             {nil, "a leaf: whoever writes a store needs to know nothing else"},
+	"broker":            {nil, "a leaf: whoever writes a broker needs to know nothing else"},
+	"deadletter":        {[]string{"broker"}, "a letter holds a message; it knows no store and no consumer"},
+	"effect":            {nil, "it knows keys, not messages, and no store"},
+	"effect/httpeffect": {[]string{"effect", failsafe}, "who calls no HTTP links no HTTP"},
+	"migrate":           {[]string{"store", goose}, "users run it with a driver of their own; it knows the names of tables, and no store"},
 
 	"store/pgxstore":                  {[]string{"store", "deadletter", "effect", "store/internal/pgsql", "store/sqlstore", "store/sqlstore/postgres", pgx}, "stores never import sekali, and one store one client library"},
 	"store/internal/pgsql":            {[]string{"store"}, "the SQL of PostgreSQL is written once, whichever client carries it, so it knows none"},
@@ -68,7 +70,7 @@ var house = map[string]room{
 	"bench":               {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
 	"cmd/sekali":          {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
 	"internal/cli":        {[]string{"bench", "store", "broker", "effect", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
-	"internal/demo":       {[]string{"", "store", "broker", "effect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis}, "the demo is a user of the library"},
+	"internal/demo":       {[]string{"", "store", "broker", "effect", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis}, "the demo is a user of the library"},
 	"internal/brokerurl":  {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/redisbroker"}, "opens whatever broker a URL names"},
 	"internal/dburl":      {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
 	"internal/memstore":   {[]string{"store", "broker", "deadletter", "effect"}, "a store for tests and measurements"},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/effect"
+	"github.com/sekali/sekali/effect/httpeffect"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
@@ -131,7 +131,7 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return naive(ctx, source, tell, func(ctx context.Context, o order) error { return sellNaively(ctx, db, o) })
 	case t.Service == naiveCourierService:
 		return naive(ctx, source, tell, func(ctx context.Context, o order) error {
-			_, err := buyLabel(ctx, http.DefaultClient, t.Courier, "", o.ID)
+			_, err := buyLabel(ctx, naively, t.Courier, o.ID)
 			return err
 		})
 	case db.Pool != nil:
@@ -178,7 +178,11 @@ func consume[Tx any](ctx context.Context, t task, kind dburl.Kind, source broker
 		Batch: sekali.Batch{Size: 10},
 	}
 	if t.Service == courierService {
-		cfg.Prepare = buyAndShip(t, s, change)
+		transport, err := newCourierTransport()
+		if err != nil {
+			return err
+		}
+		cfg.Prepare = buyAndShip(t, s, transport, change)
 	} else {
 		cfg.Handle = func(ctx context.Context, tx Tx, m *sekali.Message) error {
 			o, err := orderOf(m)
@@ -205,7 +209,9 @@ func orderOf(m *sekali.Message) (o order, err error) {
 // buyAndShip buys a label from the courier, outside any transaction, and notes
 // it in the message's. A label whose purchase got no answer is asked for again
 // under the same key.
-func buyAndShip[Tx any](t task, s store.Store[Tx], change func(ctx context.Context, tx Tx, query string, args ...any) error) sekali.Preparer[Tx] {
+func buyAndShip[Tx any](t task, s store.Store[Tx], transport *httpeffect.Transport,
+	change func(ctx context.Context, tx Tx, query string, args ...any) error,
+) sekali.Preparer[Tx] {
 	keeper, _ := store.As[interface{ Effects() effect.Rows }](s)
 	ledger := effect.New(keeper.Effects(), t.Service, effect.Config{Lease: effectLease, Recovery: effect.Repeat(keyWindow)})
 	return func(ctx context.Context, m *sekali.Message) (sekali.Commit[Tx], error) {
@@ -213,8 +219,8 @@ func buyAndShip[Tx any](t task, s store.Store[Tx], change func(ctx context.Conte
 		if err != nil {
 			return nil, err
 		}
-		label, err := effect.Do(ctx, ledger, m.Key(), "buy-label", func(ctx context.Context, c effect.Call) (int, error) {
-			return buyLabel(ctx, http.DefaultClient, t.Courier, c.IdempotencyKey, o.ID)
+		label, err := effect.Do(ctx, ledger, m.Key(), "buy-label", func(ctx context.Context, _ effect.Call) (int, error) {
+			return buyLabel(ctx, transport.Do, t.Courier, o.ID) // the key comes with ctx
 		})
 		if err != nil {
 			return nil, err

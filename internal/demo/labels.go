@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/sekali/sekali/effect"
+	"github.com/sekali/sekali/effect/httpeffect"
 )
 
 const (
@@ -24,37 +21,39 @@ const (
 	keyWindow = time.Hour
 )
 
-// buyLabel buys a label for an order. key is the idempotency key; the naive
-// consumer has none.
-func buyLabel(ctx context.Context, client *http.Client, url, key, orderID string) (label int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, courierPatience)
-	defer cancel()
+// newCourierTransport sends what the courier-service asks for, again where
+// that is safe.
+func newCourierTransport() (*httpeffect.Transport, error) {
+	return httpeffect.New(httpeffect.Config{
+		Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, AttemptTimeout: courierPatience,
+		BreakerDelay: 100 * time.Millisecond,
+	})
+}
+
+// buyLabel buys a label for an order, in the way of whoever sends: with the
+// idempotency key of its effect, or without.
+func buyLabel(ctx context.Context, send func(*http.Request) (*http.Response, error), url, orderID string) (label int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(orderID))
 	if err != nil {
 		return 0, err
 	}
-	if key != "" {
-		req.Header.Set("Idempotency-Key", key)
-		req.GetBody = nil // net/http would send it again by itself
-	}
-	resp, err := client.Do(req)
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return 0, effect.NotDone(err)
-	case err != nil:
-		return 0, err // whether it has happened, nobody knows
+	resp, err := send(req)
+	if err != nil {
+		return 0, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1000))
-	switch {
-	case err != nil:
-		return 0, err
-	case resp.StatusCode == http.StatusServiceUnavailable:
-		return 0, effect.NotDone(fmt.Errorf("the courier says: %s", strings.TrimSpace(string(text))))
-	case resp.StatusCode != http.StatusOK:
-		return 0, fmt.Errorf("the courier says: %s: %s", resp.Status, strings.TrimSpace(string(text)))
-	}
 	var answer struct{ Label int }
-	err = json.Unmarshal(text, &answer)
+	err = json.NewDecoder(resp.Body).Decode(&answer)
 	return answer.Label, err
+}
+
+// naively sends as it is often written: no key, and what gets no answer is
+// sent again when the message comes again.
+func naively(req *http.Request) (*http.Response, error) {
+	resp, err := (&http.Client{Timeout: courierPatience}).Do(req)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close()
+		err = errors.New("the courier says " + resp.Status)
+	}
+	return resp, err
 }
