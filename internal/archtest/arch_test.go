@@ -37,6 +37,7 @@ const (
 	rabbit   = "github.com/rabbitmq/amqp091-go"
 	goredis  = "github.com/redis/go-redis/v9/..."
 	failsafe = "github.com/failsafe-go/failsafe-go/..."
+	amqp10   = "github.com/Azure/go-amqp/..."
 	goose    = "github.com/pressly/goose/v3/..."
 )
 
@@ -62,6 +63,7 @@ var house = map[string]room{
 
 	"broker/membroker":    {[]string{"broker"}, "brokers know the contract and their client library alone"},
 	"broker/natsbroker":   {[]string{"broker", nats}, "brokers know the contract and their client library alone"},
+	"broker/amqpbroker":   {[]string{"broker", amqp10}, "brokers know the contract and their client library alone"},
 	"broker/kafkabroker":  {[]string{"broker", franz}, "brokers know the contract and their client library alone"},
 	"broker/redisbroker":  {[]string{"broker", goredis}, "brokers know the contract and their client library alone"},
 	"broker/rabbitbroker": {[]string{"broker", rabbit}, "brokers know the contract and their client library alone"},
@@ -70,14 +72,15 @@ var house = map[string]room{
 	"bench":               {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
 	"cmd/sekali":          {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
 	"internal/cli":        {[]string{"bench", "store", "broker", "effect", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
-	"internal/demo":       {[]string{"", "store", "broker", "effect", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis}, "the demo is a user of the library"},
-	"internal/brokerurl":  {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/redisbroker"}, "opens whatever broker a URL names"},
+	"internal/demo":       {[]string{"", "store", "broker", "effect", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis, amqp10}, "the demo is a user of the library"},
+	"internal/brokerurl":  {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker"}, "opens whatever broker a URL names"},
 	"internal/dburl":      {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
 	"internal/memstore":   {[]string{"store", "broker", "deadletter", "effect"}, "a store for tests and measurements"},
 	"internal/faulty":     {[]string{"store", "broker", "deadletter"}, "wraps contracts, so it knows no implementation"},
 	"internal/dbtest":     {[]string{"store", "migrate", "internal/dburl", pgx, mysql, sqlite}, "test helper: a schema for each test"},
 	"internal/natstest":   {[]string{nats, embedded}, "test helper: a NATS server for each test"},
 	"internal/kafkatest":  {[]string{"github.com/twmb/franz-go/pkg/..."}, "test helper: a topic for each test on a real or a fake Kafka"},
+	"internal/amqptest":   {[]string{"broker/amqpbroker", "internal/faulty", amqp10}, "test helper: a queue for each test on a real broker"},
 	"internal/redistest":  {[]string{goredis}, "test helper: a key for each test"},
 	"internal/rabbittest": {[]string{rabbit}, "test helper: a queue for each test on a real RabbitMQ"},
 	"weakfilter":          {[]string{"store", goredis}, "it is no store: it knows what a key is, and Redis"},
@@ -94,6 +97,7 @@ var testOnly = map[string]string{
 	"internal/natstest":   "a test helper",
 	"internal/kafkatest":  "a test helper",
 	"internal/rabbittest": "a test helper",
+	"internal/amqptest":   "a test helper",
 	"internal/redistest":  "a test helper",
 	"internal/faulty":     "it fails on command",
 	"internal/memstore":   "it loses everything with the process",

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/broker/amqpbroker"
 	"github.com/sekali/sekali/broker/kafkabroker"
 	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/broker/rabbitbroker"
@@ -16,7 +17,7 @@ import (
 )
 
 // ErrURL is the error of a URL that names no broker.
-var ErrURL = errors.New("name a broker as nats://host:4222, kafka://host:9092, rabbitmq://host:5672 or redis://host:6379")
+var ErrURL = errors.New("name a broker as nats://host:4222, kafka://host:9092, rabbitmq://host:5672, amqp10://host:5672 or redis://host:6379")
 
 // group is who reads a queue for a command.
 const group = "sekali-redrive"
@@ -53,6 +54,15 @@ var kinds = []kind{
 		func(url string) (broker.Publisher, error) { return rabbitbroker.NewPublisher(url) },
 		func(url, queue string) (broker.Source, error) {
 			return rabbitbroker.NewSource(rabbitbroker.SourceConfig{URL: url, Queue: queue})
+		},
+	},
+	{
+		[]string{"amqp10", "amqp10s"},
+		func(url string) (broker.Publisher, error) {
+			return amqpbroker.NewPublisher(amqpbroker.PublisherConfig{URL: url})
+		},
+		func(url, queue string) (broker.Source, error) {
+			return amqpbroker.NewSource(amqpbroker.SourceConfig{URL: url, Queue: queue})
 		},
 	},
 	{

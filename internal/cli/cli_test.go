@@ -64,7 +64,7 @@ func TestBadInputIsOneLineWithThingCauseAndMend(t *testing.T) {
 		{"more crashes than orders", []string{"demo", "--orders", "3", "--crashes", "4"}, 2, []string{"--crashes 4"}},
 		{"an output of no kind", []string{"demo", "--output", "xml"}, 2, []string{"--output \"xml\"", "table or json"}},
 		{"a database of no kind", []string{"demo", "--database", "oracle://u:geheim@h/d"}, 2, []string{"oracle://", "postgres://"}},
-		{"a broker of no kind", []string{"demo", "--broker", "smtp://u:geheim@h"}, 2, []string{"smtp://", "nats://", "kafka://", "rabbitmq://", "redis://"}},
+		{"a broker of no kind", []string{"demo", "--broker", "smtp://u:geheim@h"}, 2, []string{"smtp://", "nats://", "kafka://", "rabbitmq://", "amqp10://", "redis://"}},
 		{"a Kafka without a host", []string{"demo", "--broker", "kafka://u:geheim@"}, 2, []string{"kafka://", "names no host", "kafka://host:9092"}},
 		{"a Kafka with a path", []string{"demo", "--broker", "kafka://u:geheim@h:9092/orders"}, 2, []string{"path", "kafka://host:9092"}},
 		{"a Redis without a host", []string{"demo", "--broker", "redis://u:geheim@"}, 2, []string{"redis://", "names no host", "redis://user:password@host:6379"}},

@@ -41,7 +41,7 @@ right; the naive one's damage is expected.`,
 	f.IntVar(&cfg.Crashes, "crashes", 5, "how often each consumer is killed")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "repeats a demo: the same orders, duplicates and kills, though not the same timing (default: a new one)")
 	f.StringVar(&cfg.Database, "database", "", "URL of the database: postgres://…, mysql://… or sqlite:path (default: a temporary SQLite file)")
-	f.StringVar(&cfg.Broker, "broker", "", "URL of the broker: nats://…, kafka://host:9092[,…], rabbitmq://host:5672 or redis://host:6379 (default: an embedded NATS server)")
+	f.StringVar(&cfg.Broker, "broker", "", "URL of the broker: nats://…, kafka://host:9092[,…], rabbitmq://host:5672, amqp10://host:5672 or redis://host:6379 (default: an embedded NATS server)")
 	f.BoolVar(&cfg.Keep, "keep", false, "leave the folder, tables and the stream or topic for a look afterwards")
 	a.outputFlag(c)
 	return a.command(c, func(ctx context.Context, _ []string) error {

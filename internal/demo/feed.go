@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/broker/amqpbroker"
 	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/broker/rabbitbroker"
 )
@@ -47,10 +48,12 @@ func kindOf(url string) (kind, error) {
 		return kind{checkKafka, openKafka, kafkaSource}, nil
 	case "rabbitmq", "rabbitmqs", "amqp", "amqps":
 		return kind{rabbitbroker.CheckURL, openRabbit, rabbitSource}, nil
+	case "amqp10", "amqp10s":
+		return kind{amqpbroker.CheckURL, openAMQP, amqpSource}, nil
 	case "redis", "rediss":
 		return kind{checkRedis, openRedis, redisSource}, nil
 	}
-	return kind{}, fmt.Errorf("broker URL %q: its kind is unknown: use nats://host:4222, kafka://host:9092, rabbitmq://host:5672 or redis://host:6379", natsbroker.RedactURL(url))
+	return kind{}, fmt.Errorf("broker URL %q: its kind is unknown: use nats://host:4222, kafka://host:9092, rabbitmq://host:5672, amqp10://host:5672 or redis://host:6379", natsbroker.RedactURL(url))
 }
 
 // CheckBroker tells what is wrong with a broker's URL, without any I/O.

@@ -15,6 +15,12 @@ fetch_amqp10() { fetch_with_maven artemis "$artemis_home" unpack-dependencies; }
 # stand_in_amqp10 prints the service that is used where Artemis cannot be had.
 stand_in_amqp10() { echo rabbitmq; }
 
+# env_amqp10: the distribution has a JMS client.
+env_amqp10() {
+  local home=$artemis_home/apache-artemis-$artemis_version
+  [ ! -d "$home" ] || printf "export SEKALI_TEST_ARTEMIS_HOME='%s'\n" "$home"
+}
+
 start_amqp10() {
   local d=$state/amqp10
   local instance=$d/instance
