@@ -173,9 +173,9 @@ func TestWhatIsTriedAgainAndWhatItsEndMeans(t *testing.T) {
 	}{
 		"success":                                {nil, "k", 1, false, false, false},
 		"429 then success":                       {[]http.HandlerFunc{status(429)}, "k", 2, false, false, false},
-		"429 without a key":                      {[]http.HandlerFunc{status(429)}, "", 2, false, false, false},
+		"429 without a key":                      {[]http.HandlerFunc{status(429)}, "", 1, true, true, false},
 		"429 for ever":                           {[]http.HandlerFunc{status(429), status(429), status(429), status(429)}, "k", 4, true, true, false},
-		"503 with Retry-After":                   {[]http.HandlerFunc{status(503, "Retry-After", "0")}, "", 2, false, false, false},
+		"503 with Retry-After":                   {[]http.HandlerFunc{status(503, "Retry-After", "0")}, "k", 2, false, false, false},
 		"503 without, with a key":                {[]http.HandlerFunc{status(503)}, "k", 2, false, false, false},
 		"503 without, without a key":             {[]http.HandlerFunc{status(503)}, "", 1, true, false, false},
 		"500 with a key":                         {[]http.HandlerFunc{status(500), status(502), status(504)}, "k", 4, false, false, false},

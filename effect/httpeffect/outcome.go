@@ -1,13 +1,13 @@
 package httpeffect
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -50,51 +50,38 @@ type permanent struct{ error }
 func (p *permanent) Unwrap() error   { return p.error }
 func (p *permanent) Permanent() bool { return true }
 
-// hostFailed tells whether an attempt counts against its host.
-func hostFailed(resp *http.Response, err error) bool {
-	if err != nil {
-		return !errors.Is(err, context.Canceled) && !errors.Is(err, effect.ErrOtherRequest)
-	}
-	return resp != nil && resp.StatusCode >= 500
-}
-
-// notSent tells whether an error came before anything was sent.
+// notSent tells whether an error of a Base that reports to no httptrace came
+// before anything was sent.
 func notSent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
 	var record tls.RecordHeaderError
 	var verify *tls.CertificateVerificationError
 	return errors.As(err, &op) && op.Op == "dial" || errors.As(err, &dns) ||
-		errors.As(err, &record) || errors.As(err, &verify) || errors.Is(err, circuitbreaker.ErrOpen)
+		errors.As(err, &record) || errors.As(err, &verify)
 }
 
 // what an answer, or none, means.
 type meaning uint8
 
 const (
-	done meaning = iota
-	notDone
+	notDone meaning = iota // as before the first attempt
 	unknown
+	done
 	refused // certainly not done, and not to be tried again
 	mistake // not to be tried again, and perhaps done before
 )
 
-func meaningOf(resp *http.Response, err error) meaning {
-	if err != nil {
-		if notSent(err) {
-			return notDone
-		}
-		return unknown
-	}
-	_, when := retryAfter(resp, time.Now())
+func meaningOf(resp *http.Response) meaning {
+	_, when := retryAfter(resp)
 	switch s := resp.StatusCode; {
-	case s < 400:
+	case s >= 200 && s < 300:
 		return done
 	case s == http.StatusTooManyRequests, s == http.StatusServiceUnavailable && when:
 		return notDone
 	case s == http.StatusConflict, s == http.StatusRequestTimeout, s >= 500:
 		return unknown
-	case s == http.StatusUnprocessableEntity:
+	case s == http.StatusUnprocessableEntity, s < 400:
 		return mistake
 	}
 	return refused
@@ -103,44 +90,49 @@ func meaningOf(resp *http.Response, err error) meaning {
 // maxRetryAfter bounds what is believed of a Retry-After.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads the header, in seconds or as a date; false if there is
-// none that can be read.
-func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
+// retryAfter reads the header, in seconds or as a date by the provider's
+// clock; false if there is none that can be read.
+func retryAfter(resp *http.Response) (time.Duration, bool) {
 	text := strings.TrimSpace(resp.Header.Get("Retry-After"))
-	if text == "" {
-		return 0, false
-	}
-	if seconds, err := strconv.ParseInt(text, 10, 64); err == nil {
-		if seconds < 0 {
-			return 0, false
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if limit := int64(maxRetryAfter / time.Second); err != nil || seconds > limit {
+			seconds = limit
 		}
-		return time.Duration(min(seconds, int64(maxRetryAfter/time.Second))) * time.Second, true
+		return time.Duration(seconds) * time.Second, true
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
 		return 0, false
 	}
+	now, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
 	return min(max(0, at.Sub(now)), maxRetryAfter), true
 }
 
-// uncertain marks an answer before which an attempt is unknown.
+// uncertain marks an answer before which an attempt is unknown. In a header
+// field it survives whatever wraps the answer's body.
 const uncertain = "Sekali-Earlier-Attempt"
 
 // maxText is how much of an answer's body an error shows, in bytes.
 const maxText = 300
 
-// Check returns nil for an answer that is a success, whose body the caller
-// reads and closes. Else it closes the body and returns an error that a ledger
-// understands: see the package's table. It wraps a *StatusError.
+// Check returns nil for an answer of a Transport, or of a client that sends by
+// it, that is a success (2xx), whose body the caller reads and closes. Else it
+// closes the body and returns an error that a ledger understands, which wraps
+// a *StatusError: see the package's table.
 func Check(resp *http.Response) error {
-	what := meaningOf(resp, nil)
+	what := meaningOf(resp)
 	if what == done {
 		return nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxText)) // what there is of it
-	_ = resp.Body.Close()
+	drain(resp.Body)
 	var err error = &StatusError{Status: resp.StatusCode, Text: oneLine(string(text))}
-	if after, ok := retryAfter(resp, time.Now()); ok {
+	// One of zero is none: coming back at once, and uncounted, has no end.
+	if after, _ := retryAfter(resp); after > 0 && (what == notDone || what == unknown) {
 		err = &later{err, after}
 	}
 	return judged(what, err, resp.Header.Get(uncertain) != "")
@@ -162,6 +154,15 @@ func judged(what meaning, err error, doubt bool) error {
 	return err
 }
 
+// WithoutURL returns an error of an http.Client without the URL that it shows,
+// whose query may hold secrets. Others it returns as they are, nil too.
+func WithoutURL(err error) error {
+	if u, ok := err.(*url.Error); ok { // what wraps one shows it already
+		return fmt.Errorf("%s: %w", u.Op, u.Err)
+	}
+	return err
+}
+
 // oneLine returns text without what is not printable.
 func oneLine(text string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
@@ -174,5 +175,6 @@ func oneLine(text string) string {
 
 // opened is the error of a host whose circuit is open.
 func opened(host string, after time.Duration) error {
+	host = oneLine(host)
 	return &later{fmt.Errorf("%s has failed too often and is sent nothing for %v: %w", host, after.Round(time.Millisecond), circuitbreaker.ErrOpen), after}
 }

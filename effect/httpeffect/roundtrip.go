@@ -3,20 +3,18 @@ package httpeffect
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
 	"time"
 
 	"github.com/failsafe-go/failsafe-go"
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/failsafe-go/failsafe-go/retrypolicy"
-
-	"github.com/sekali/sekali/effect"
 )
 
 // Do sends a request and returns its answer, if that is a success. Else the
@@ -34,82 +32,40 @@ func (t *Transport) Do(req *http.Request) (*http.Response, error) {
 }
 
 // RoundTrip implements http.RoundTripper, for an http.Client: the answer of
-// the last attempt, whatever its status; see Check. A client follows redirects
-// with the same key, so it should not, for what is not idempotent
-// (CheckRedirect).
+// the last attempt, whatever its status, which Check explains; or an error, if
+// the last attempt got none. The client must not follow redirects of what is
+// not idempotent: see the package.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	s, err := t.prepare(req)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := failsafe.With(s.policy(), t.breaker(req.URL.Host)).WithContext(req.Context()).GetWithExecution(s.attempt)
+	resp, err := failsafe.With(s.policy(), s.breaker).WithContext(req.Context()).GetWithExecution(s.attempt)
 	if err != nil {
 		return nil, s.failed(err)
 	}
+	resp.Request = s.original
+	resp.Header.Del(uncertain) // it is ours to say
 	if s.doubt {
 		resp.Header.Set(uncertain, "unknown")
 	}
 	return resp, nil
 }
 
-// sending is one request on its way, with all its attempts.
+// sending is one request on its way, with all its attempts, which come one
+// after another.
 type sending struct {
-	t      *Transport
-	req    *http.Request
-	body   []byte
-	again  bool // it may be sent again although it may have arrived
-	doubt  bool // an earlier attempt may have arrived
+	t        *Transport
+	original *http.Request
+	req      *http.Request // with its key
+	keyed    bool
+	body     []byte
+	breaker  circuitbreaker.CircuitBreaker[*http.Response]
+
+	what   meaning // of the last attempt
+	doubt  bool    // one before it may have arrived
 	waited time.Duration
-	last   *http.Response // to be closed before the next attempt
-}
-
-// prepare reads the body, finds the key, and has both recorded.
-func (t *Transport) prepare(req *http.Request) (*sending, error) {
-	s := &sending{t: t, req: req.Clone(req.Context())}
-	if req.Body != nil {
-		defer req.Body.Close()
-		body, err := io.ReadAll(io.LimitReader(req.Body, t.cfg.MaxBody+1))
-		switch {
-		case err != nil:
-			return nil, effect.NotDone(fmt.Errorf("read the request's body: %w", err))
-		case int64(len(body)) > t.cfg.MaxBody:
-			return nil, effect.Refused(fmt.Errorf("the request's body is longer than %d bytes: raise Config.MaxBody", t.cfg.MaxBody))
-		}
-		s.body = body
-	}
-	key := req.Header.Get(t.cfg.Header)
-	call, ok := effect.CallFrom(req.Context())
-	if ok {
-		if key != "" && key != call.IdempotencyKey {
-			return nil, effect.Refused(fmt.Errorf("the request has another key in %s than its effect: leave the header out", t.cfg.Header))
-		}
-		key = call.IdempotencyKey
-		s.req.Header.Set(t.cfg.Header, key)
-		if err := call.Bind(req.Context(), s.fingerprint()); err != nil {
-			return nil, fmt.Errorf("before it was sent: %w", err)
-		}
-	}
-	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete:
-		s.again = true
-	default:
-		s.again = key != ""
-	}
-	return s, nil
-}
-
-// fingerprint is of all that makes the request what it is.
-func (s *sending) fingerprint() []byte {
-	h := sha256.New()
-	for _, part := range [][]byte{
-		[]byte(s.req.Method), []byte(s.req.URL.String()), []byte(s.req.Header.Get("Content-Type")), s.body,
-	} {
-		var size [8]byte
-		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
-		h.Write(size[:])
-		h.Write(part)
-	}
-	return h.Sum(nil)
+	last   *http.Response // whose body is open
 }
 
 // policy is how the request is tried again.
@@ -118,6 +74,7 @@ func (s *sending) policy() retrypolicy.RetryPolicy[*http.Response] {
 		HandleIf(s.retries).
 		WithMaxAttempts(s.t.cfg.MaxAttempts).
 		WithDelayFunc(func(exec failsafe.ExecutionAttempt[*http.Response]) time.Duration {
+			s.discard() // its connection is for others while this one waits
 			d := s.pause(exec.LastResult(), exec.Retries())
 			s.waited += d
 			return d
@@ -129,27 +86,26 @@ func (s *sending) policy() retrypolicy.RetryPolicy[*http.Response] {
 // retries tells whether an attempt is followed by another one, if there is
 // one left.
 func (s *sending) retries(resp *http.Response, err error) bool {
-	if errors.Is(err, circuitbreaker.ErrOpen) || s.req.Context().Err() != nil {
+	ctx := s.req.Context()
+	if !s.repeatable() || errors.Is(err, circuitbreaker.ErrOpen) || ctx.Err() != nil {
 		return false
 	}
-	switch meaningOf(resp, err) {
-	case notDone:
-	case unknown:
-		if !s.again {
-			return false
-		}
-	default:
+	if s.what != notDone && s.what != unknown || resp != nil && resp.StatusCode == http.StatusConflict && !s.keyed {
 		return false
 	}
-	return s.waited+s.least(resp) <= s.t.cfg.MaxWait
+	least := least(resp)
+	if until, ok := ctx.Deadline(); ok && time.Until(until) <= least {
+		return false // the caller hears now, and when to come back
+	}
+	return s.waited < s.t.cfg.MaxWait && s.waited+least <= s.t.cfg.MaxWait
 }
 
 // least is how long must be waited at least.
-func (s *sending) least(resp *http.Response) time.Duration {
+func least(resp *http.Response) time.Duration {
 	if resp == nil {
 		return 0
 	}
-	after, _ := retryAfter(resp, time.Now())
+	after, _ := retryAfter(resp)
 	return after
 }
 
@@ -160,7 +116,7 @@ func (s *sending) pause(resp *http.Response, retries int) time.Duration {
 	if shifted := s.t.cfg.Initial << min(retries, 30); shifted > 0 && shifted < bound {
 		bound = shifted
 	}
-	least := s.least(resp)
+	least := least(resp)
 	if least > 0 {
 		bound = max(bound, least/2) // those that were told the same must not come together
 	}
@@ -169,72 +125,123 @@ func (s *sending) pause(resp *http.Response, retries int) time.Duration {
 }
 
 // attempt sends the request once.
-func (s *sending) attempt(failsafe.Execution[*http.Response]) (*http.Response, error) {
-	s.discard()
+func (s *sending) attempt(failsafe.Execution[*http.Response]) (resp *http.Response, err error) {
+	returned := false
+	defer func() {
+		if !returned { // it panics: whoever else waits for the circuit must not wait for ever
+			s.breaker.RecordFailure()
+		}
+	}()
+	if s.what == unknown {
+		s.doubt = true
+	}
+	s.what = unknown
 	ctx, cancel := context.WithTimeout(s.req.Context(), s.t.cfg.AttemptTimeout)
+	var w wire
+	resp, err = s.t.cfg.Base.RoundTrip(s.once(w.traced(ctx)))
+	returned = true
+	if err != nil {
+		cancel()
+		if w.unused(err) {
+			s.what = notDone
+		}
+		return nil, explained(WithoutURL(err), s.req.Context(), ctx, s.t.cfg.AttemptTimeout)
+	}
+	if w.got.Load() > 1 { // Base has sent it again by itself
+		s.doubt = true
+	}
+	s.what = meaningOf(resp)
+	resp.Body = &answer{resp.Body, cancel}
+	s.last = resp
+	return resp, nil
+}
+
+// once is the request of one attempt.
+func (s *sending) once(ctx context.Context) *http.Request {
 	req := s.req.Clone(ctx)
 	req.GetBody = nil // or net/http would send it again by itself
 	req.Body, req.ContentLength = http.NoBody, int64(len(s.body))
 	if len(s.body) > 0 {
 		req.Body = io.NopCloser(bytes.NewReader(s.body))
 	}
-	resp, err := s.t.cfg.Base.RoundTrip(req)
-	if err != nil {
-		cancel()
-		err = explained(err, s.req.Context(), ctx, s.t.cfg.AttemptTimeout)
-	} else {
-		resp.Body = &answer{resp.Body, cancel}
-		s.last = resp
+	return req
+}
+
+// wire tells what a Base did with connections: how often it asked for one, and
+// got one, on which it may have sent something.
+type wire struct{ asked, got atomic.Int32 }
+
+func (w *wire) traced(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { w.asked.Add(1) },
+		GotConn: func(httptrace.GotConnInfo) { w.got.Add(1) },
+	})
+}
+
+// unused tells whether nothing was sent.
+func (w *wire) unused(err error) bool {
+	if w.asked.Load() == 0 && w.got.Load() == 0 { // Base does not tell
+		return notSent(err)
 	}
-	if what := meaningOf(resp, err); what == unknown && s.retries(resp, err) {
-		s.doubt = true // of the attempts to come
-	}
-	return resp, err
+	return w.got.Load() == 0
 }
 
 // explained says which time was over.
 func explained(err error, whole, attempt context.Context, limit time.Duration) error {
-	if whole.Err() == nil && attempt.Err() != nil {
+	if whole.Err() == nil && errors.Is(attempt.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v: %w", limit, err)
 	}
 	return err
 }
 
-// maxDrain is how much of an answer that nobody reads is read, so that its
-// connection can be used again.
-const maxDrain = 64 << 10
+// failed says what the end of all attempts means.
+func (s *sending) failed(err error) error {
+	s.discard()
+	ctx := s.req.Context()
+	switch cause := context.Cause(ctx); {
+	case errors.Is(err, circuitbreaker.ErrOpen):
+		after := s.breaker.RemainingDelay()
+		if after <= 0 { // one request is finding out: it is not known for how long
+			after = s.t.cfg.Initial + rand.N(s.t.cfg.BreakerDelay)
+		}
+		err = opened(s.req.URL.Host, after)
+	case cause != nil && !errors.Is(err, cause):
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return judged(s.what, err, s.doubt)
+}
 
-// discard closes the answer of the attempt before.
+// discard closes the answer of an attempt that nobody gets.
 func (s *sending) discard() {
 	if s.last != nil {
-		_, _ = io.CopyN(io.Discard, s.last.Body, maxDrain)
-		_ = s.last.Body.Close()
+		drain(s.last.Body)
 		s.last = nil
 	}
 }
 
-// failed says what the end of all attempts means.
-func (s *sending) failed(err error) error {
-	s.discard()
-	if errors.Is(err, circuitbreaker.ErrOpen) {
-		host := s.req.URL.Host
-		return judged(notDone, opened(host, s.t.breaker(host).RemainingDelay()), s.doubt)
+const (
+	// maxDrain and drainTime bound how much of an answer that nobody gets is
+	// read, so that its connection can be used again.
+	maxDrain  = 64 << 10
+	drainTime = 500 * time.Millisecond
+)
+
+// drain reads what is left of a body, within bounds, and closes it.
+func drain(body io.ReadCloser) {
+	if a, ok := body.(*answer); ok {
+		defer time.AfterFunc(drainTime, a.cancel).Stop()
 	}
-	if ended := s.req.Context().Err(); ended != nil {
-		if s.last == nil && s.waited == 0 && notSent(err) {
-			return effect.NotDone(err)
-		}
-		return errors.Join(err, context.Cause(s.req.Context()))
-	}
-	return judged(meaningOf(nil, err), err, s.doubt)
+	_, _ = io.CopyN(io.Discard, body, maxDrain)
+	_ = body.Close()
 }
 
-// answer ends its attempt's time when it is closed.
+// answer is a body that ends its attempt's time when it is closed.
 type answer struct {
 	io.ReadCloser
 	cancel context.CancelFunc
 }
 
+// Close closes the body.
 func (a *answer) Close() error {
 	err := a.ReadCloser.Close()
 	a.cancel()
