@@ -232,12 +232,15 @@ func TestWhatOtherClientsSendComesAsBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Date(2026, 12, 1, 2, 3, 4, 0, time.UTC)
-	for body, m := range map[string]*amqp.Message{
-		"text":   {Value: "text"},
-		"\x00b":  {Value: []byte("\x00b")},
-		"joined": {Data: [][]byte{[]byte("joi"), []byte("ned")}},
-		"7":      {Value: int32(7)},
-	} {
+	bodies := map[string]*amqp.Message{
+		"text":  {Value: "text"},
+		"\x00b": {Value: []byte("\x00b")},
+		"7":     {Value: int32(7)},
+	}
+	if amqptest.IsArtemis(t) { // RabbitMQ 3.10 turns the sections round
+		bodies["joined"] = &amqp.Message{Data: [][]byte{[]byte("joi"), []byte("ned")}}
+	}
+	for body, m := range bodies {
 		m.ApplicationProperties = map[string]any{"b": true, "f": 1.5, "t": at, "n": nil, "u": uint64(1 << 63), "i": int8(-1)}
 		if err := sender.Send(soon(t), m, nil); err != nil {
 			t.Fatal(err)

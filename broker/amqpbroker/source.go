@@ -242,7 +242,7 @@ func (h *handle) settle(ctx context.Context, a broker.Action) error {
 }
 
 // answered waits until the broker has read all that the session was told so
-// far: it reads in order, and answers to the attaching and detaching of a link.
+// far: it reads in order, and answers to the attaching of a link.
 func (l *link) answered(ctx context.Context, cfg SourceConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
@@ -250,7 +250,10 @@ func (l *link) answered(ctx context.Context, cfg SourceConfig) error {
 	if err != nil {
 		return err
 	}
-	return probe.Close(ctx)
+	// It is told to detach; RabbitMQ 3.10 does not answer to that.
+	cancel()
+	_ = probe.Close(ctx)
+	return nil
 }
 
 // Close implements broker.Source: it releases what is in hand or on its way.
@@ -293,8 +296,5 @@ func (l *link) release(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := l.receiver.Close(ctx); err != nil {
-		return err
-	}
-	return l.session.Close(ctx)
+	return l.session.Close(ctx) // RabbitMQ 3.10 does not answer when a receiver detaches
 }
