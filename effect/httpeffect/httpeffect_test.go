@@ -3,24 +3,25 @@ package httpeffect_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"go.uber.org/goleak"
 
 	"github.com/sekali/sekali/effect"
 	"github.com/sekali/sekali/effect/httpeffect"
 )
+
+// quiet is for what a server says about tests that mean it.
+var quiet = log.New(io.Discard, "", 0)
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -163,6 +164,7 @@ func isPermanent(err error) bool {
 
 func TestWhatIsTriedAgainAndWhatItsEndMeans(t *testing.T) {
 	var p *provider
+	four := func(h http.HandlerFunc) []http.HandlerFunc { return []http.HandlerFunc{h, h, h, h} }
 	for name, c := range map[string]struct {
 		script    []http.HandlerFunc
 		key       string
@@ -170,27 +172,41 @@ func TestWhatIsTriedAgainAndWhatItsEndMeans(t *testing.T) {
 		fails     bool
 		certain   bool // that it has not happened
 		permanent bool
+		later     bool // it says when to come back
 	}{
-		"success":                                {nil, "k", 1, false, false, false},
-		"429 then success":                       {[]http.HandlerFunc{status(429)}, "k", 2, false, false, false},
-		"429 without a key":                      {[]http.HandlerFunc{status(429)}, "", 1, true, true, false},
-		"429 for ever":                           {[]http.HandlerFunc{status(429), status(429), status(429), status(429)}, "k", 4, true, true, false},
-		"503 with Retry-After":                   {[]http.HandlerFunc{status(503, "Retry-After", "0")}, "k", 2, false, false, false},
-		"503 without, with a key":                {[]http.HandlerFunc{status(503)}, "k", 2, false, false, false},
-		"503 without, without a key":             {[]http.HandlerFunc{status(503)}, "", 1, true, false, false},
-		"500 with a key":                         {[]http.HandlerFunc{status(500), status(502), status(504)}, "k", 4, false, false, false},
-		"500 without a key":                      {[]http.HandlerFunc{status(500)}, "", 1, true, false, false},
-		"409 is in progress":                     {[]http.HandlerFunc{status(409)}, "k", 2, false, false, false},
-		"409 for ever":                           {[]http.HandlerFunc{status(409), status(409), status(409), status(409)}, "k", 4, true, false, false},
-		"422":                                    {[]http.HandlerFunc{status(422)}, "k", 1, true, false, true},
-		"400":                                    {[]http.HandlerFunc{status(400)}, "k", 1, true, true, true},
-		"404 behind a 500":                       {[]http.HandlerFunc{status(500), status(404)}, "k", 2, true, false, true},
-		"429 for ever behind a 500":              {[]http.HandlerFunc{status(500), status(429), status(429), status(429)}, "k", 4, true, false, false},
-		"cut, with a key":                        {[]http.HandlerFunc{cut(&p, false)}, "k", 2, false, false, false},
-		"cut after it has acted, with a key":     {[]http.HandlerFunc{cut(&p, true)}, "k", 2, false, false, false},
-		"cut after it has acted, without a key":  {[]http.HandlerFunc{cut(&p, true)}, "", 1, true, false, false},
-		"cut for ever":                           {[]http.HandlerFunc{cut(&p, true), cut(&p, true), cut(&p, true), cut(&p, true)}, "k", 4, true, false, false},
-		"a Retry-After that is longer than wait": {[]http.HandlerFunc{status(503, "Retry-After", "3600")}, "k", 1, true, true, false},
+		"success":                               {nil, "k", 1, false, false, false, false},
+		"429 then success":                      {[]http.HandlerFunc{status(429)}, "k", 2, false, false, false, false},
+		"429 without a key":                     {[]http.HandlerFunc{status(429)}, "", 1, true, true, false, false},
+		"429 for ever":                          {four(status(429)), "k", 4, true, true, false, false},
+		"429 for ever, with a Retry-After":      {[]http.HandlerFunc{status(429, "Retry-After", "31")}, "k", 1, true, true, false, true},
+		"503 with Retry-After":                  {[]http.HandlerFunc{status(503, "Retry-After", "0")}, "k", 2, false, false, false, false},
+		"503 with one, without a key":           {[]http.HandlerFunc{status(503, "Retry-After", "1")}, "", 1, true, true, false, true},
+		"503 with one of zero for ever":         {four(status(503, "Retry-After", "0")), "k", 4, true, true, false, false},
+		"503 with one that is garbage":          {four(status(503, "Retry-After", "soon")), "k", 4, true, false, false, false},
+		"503 with one that is too long":         {[]http.HandlerFunc{status(503, "Retry-After", "3600")}, "k", 1, true, true, false, true},
+		"503 without, with a key":               {[]http.HandlerFunc{status(503)}, "k", 2, false, false, false, false},
+		"503 without, without a key":            {[]http.HandlerFunc{status(503)}, "", 1, true, false, false, false},
+		"500 with a key":                        {[]http.HandlerFunc{status(500), status(502), status(504)}, "k", 4, false, false, false, false},
+		"500 without a key":                     {[]http.HandlerFunc{status(500)}, "", 1, true, false, false, false},
+		"500 for ever":                          {four(status(500)), "k", 4, true, false, false, false},
+		"408":                                   {[]http.HandlerFunc{status(408)}, "k", 2, false, false, false, false},
+		"409 is in progress":                    {[]http.HandlerFunc{status(409)}, "k", 2, false, false, false, false},
+		"409 without a key":                     {[]http.HandlerFunc{status(409)}, "", 1, true, false, false, false},
+		"409 for ever":                          {four(status(409)), "k", 4, true, false, false, false},
+		"409 for long":                          {[]http.HandlerFunc{status(409, "Retry-After", "60")}, "k", 1, true, false, false, true},
+		"422":                                   {[]http.HandlerFunc{status(422)}, "k", 1, true, false, true, false},
+		"400":                                   {[]http.HandlerFunc{status(400)}, "k", 1, true, true, true, false},
+		"403 with a Retry-After":                {[]http.HandlerFunc{status(403, "Retry-After", "5")}, "k", 1, true, true, true, false},
+		"404 behind a 500":                      {[]http.HandlerFunc{status(500), status(404)}, "k", 2, true, false, true, false},
+		"404 behind a 429":                      {[]http.HandlerFunc{status(429), status(404)}, "k", 2, true, true, true, false},
+		"429 for ever behind a 500":             {[]http.HandlerFunc{status(500), status(429), status(429), status(429)}, "k", 4, true, false, false, false},
+		"a redirect":                            {[]http.HandlerFunc{status(302, "Location", "/")}, "k", 1, true, false, true, false},
+		"a redirect of the POST":                {[]http.HandlerFunc{status(308, "Location", "/")}, "k", 1, true, false, true, false},
+		"doubt that the provider makes up":      {[]http.HandlerFunc{status(400, "Sekali-Earlier-Attempt", "unknown")}, "k", 1, true, true, true, false},
+		"cut, with a key":                       {[]http.HandlerFunc{cut(&p, false)}, "k", 2, false, false, false, false},
+		"cut after it has acted, with a key":    {[]http.HandlerFunc{cut(&p, true)}, "k", 2, false, false, false, false},
+		"cut after it has acted, without a key": {[]http.HandlerFunc{cut(&p, true)}, "", 1, true, false, false, false},
+		"cut for ever":                          {four(cut(&p, true)), "k", 4, true, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p = serve(t, c.script...)
@@ -198,23 +214,12 @@ func TestWhatIsTriedAgainAndWhatItsEndMeans(t *testing.T) {
 			if (err != nil) != c.fails {
 				t.Fatalf("the error is %v", err)
 			}
-			seen := p.requests()
-			if len(seen) != c.requests {
-				t.Errorf("%d requests, want %d: %q", len(seen), c.requests, seen)
-			}
-			for _, s := range seen {
-				if s != c.key+" an order" {
-					t.Errorf("a request was %q", s)
-				}
-			}
-			if n := p.sold[c.key]; n > 1 {
-				t.Errorf("%d labels", n)
-			}
+			p.check(t, c.key, c.requests)
 			if err == nil {
 				return
 			}
-			if certain(err) != c.certain || isPermanent(err) != c.permanent {
-				t.Errorf("%v: certainly not done %v, permanent %v", err, certain(err), isPermanent(err))
+			if _, later := comeBack(err); certain(err) != c.certain || isPermanent(err) != c.permanent || later != c.later {
+				t.Errorf("%v: certainly not done %v, permanent %v, later %v", err, certain(err), isPermanent(err), later)
 			}
 			if strings.ContainsRune(err.Error(), '\x1b') {
 				t.Errorf("the error sends commands to the terminal: %q", err)
@@ -223,233 +228,118 @@ func TestWhatIsTriedAgainAndWhatItsEndMeans(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsReadInSecondsAndAsADate(t *testing.T) {
-	for text, want := range map[string][2]time.Duration{
-		"3600": {time.Hour, time.Hour},
-		time.Now().Add(time.Hour).UTC().Format(http.TimeFormat): {59 * time.Minute, time.Hour},
-		"99999999999": {24 * time.Hour, 24 * time.Hour},
-	} {
-		p := serve(t, status(503, "Retry-After", text))
-		err := post(t.Context(), newTransport(t, quick), p.URL, "k")
-		var l interface{ RetryAfter() time.Duration }
-		if !errors.As(err, &l) || l.RetryAfter() < want[0] || l.RetryAfter() > want[1] {
-			t.Errorf("%q: %v", text, err)
+// check checks that all requests were the same, and sold at most once.
+func (p *provider) check(t *testing.T, key string, requests int) {
+	t.Helper()
+	seen := p.requests()
+	if len(seen) != requests {
+		t.Errorf("%d requests, want %d: %q", len(seen), requests, seen)
+	}
+	for _, s := range seen {
+		if s != key+" an order" {
+			t.Errorf("a request was %q", s)
 		}
 	}
-	for _, text := range []string{"-1", "soon", "0", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat)} {
-		p := serve(t, status(429, "Retry-After", text))
-		if err := post(t.Context(), newTransport(t, quick), p.URL, "k"); err != nil || len(p.requests()) != 2 {
-			t.Errorf("%q: %v after %d requests", text, err, len(p.requests()))
-		}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.sold[key]; n > 1 || len(p.sold) > 1 {
+		t.Errorf("sold: %v", p.sold)
 	}
 }
 
-func TestAConnectionThatIsRefusedIsCertainlyNotDone(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "http://user:geheim@" + listener.Addr().String() + "/?token=geheim"
-	_ = listener.Close()
-	for _, key := range []string{"k", ""} {
-		err := post(t.Context(), newTransport(t, quick), url, key)
-		if err == nil || !certain(err) || isPermanent(err) || strings.Contains(err.Error(), "geheim") {
-			t.Errorf("key %q: %v", key, err)
-		}
-	}
-}
-
-func TestAnAttemptThatTakesTooLongIsTriedAgain(t *testing.T) {
-	p := serve(t, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	cfg := quick
-	cfg.AttemptTimeout = 50 * time.Millisecond
-	if err := post(t.Context(), newTransport(t, cfg), p.URL, "k"); err != nil || len(p.requests()) != 2 {
-		t.Errorf("%v after %d requests", err, len(p.requests()))
-	}
-}
-
-func TestTheContextIsObeyedWhileItWaits(t *testing.T) {
-	p := serve(t, status(503, "Retry-After", "20"))
-	ctx, cancel := context.WithCancel(t.Context())
-	cfg := quick
-	done := make(chan error, 1)
-	transport := newTransport(t, cfg)
-	go func() { done <- post(ctx, transport, p.URL, "k") }()
-	for len(p.requests()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	select {
-	case err := <-done:
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the error is %v", err)
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("it goes on waiting")
-	}
-}
-
-func TestACircuitOpensAndCloses(t *testing.T) {
-	p := serve(t, status(500), status(500), status(500))
-	cfg := quick
-	cfg.MaxAttempts, cfg.BreakerFailures, cfg.BreakerDelay = 1, 3, 200*time.Millisecond
-	transport := newTransport(t, cfg)
-	for range 3 {
-		if err := post(t.Context(), transport, p.URL, "k"); err == nil || errors.Is(err, circuitbreaker.ErrOpen) {
-			t.Errorf("the error is %v", err)
-		}
-	}
-	err := post(t.Context(), transport, p.URL, "k")
+// comeBack tells when an error wants one to come back.
+func comeBack(err error) (time.Duration, bool) {
 	var l interface{ RetryAfter() time.Duration }
-	if !errors.Is(err, circuitbreaker.ErrOpen) || !certain(err) || !errors.As(err, &l) || l.RetryAfter() <= 0 || l.RetryAfter() > 300*time.Millisecond {
-		t.Fatalf("the circuit is not open: %v", err)
+	if !errors.As(err, &l) {
+		return 0, false
 	}
-	other := serve(t)
-	if err := post(t.Context(), transport, other.URL, "k"); err != nil {
-		t.Errorf("another host: %v", err)
-	}
-	if n := len(p.requests()); n != 3 {
-		t.Errorf("%d requests to a host whose circuit is open", n)
-	}
-	<-time.After(l.RetryAfter() + 50*time.Millisecond)
-	if err := post(t.Context(), transport, p.URL, "k"); err != nil {
-		t.Errorf("after its delay: %v", err)
-	}
+	return l.RetryAfter(), true
 }
 
-func TestAThousandClientsAfterAnOutageArriveSpreadOut(t *testing.T) {
-	const clients, bucket = 1000, 100 * time.Millisecond
-	var mu sync.Mutex
-	var arrivals []time.Time
-	var down atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if down.Add(1) <= clients {
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		arrivals = append(arrivals, time.Now())
-	}))
-	defer server.Close()
-	base := &http.Transport{MaxIdleConnsPerHost: clients}
-	defer base.CloseIdleConnections()
-	transport := newTransport(t, httpeffect.Config{Base: base, BreakerFailures: 10 * clients, Initial: time.Second, MaxAttempts: 5})
-	var running sync.WaitGroup
-	for i := range clients {
-		running.Go(func() {
-			if err := post(t.Context(), transport, server.URL, fmt.Sprint("k", i)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	running.Wait()
-	slices.SortFunc(arrivals, time.Time.Compare)
-	histogram := map[int]int{}
-	for _, a := range arrivals {
-		histogram[int(a.Sub(arrivals[0])/bucket)]++
-	}
-	most := 0
-	for _, n := range histogram {
-		most = max(most, n)
-	}
-	t.Logf("arrivals in buckets of %v: %v", bucket, histogram)
-	// Together they would come in one or two buckets.
-	if len(arrivals) != clients || most > clients/3 {
-		t.Errorf("%d arrivals, %d of them in one bucket of %v: %v", len(arrivals), most, bucket, histogram)
-	}
-}
-
-func TestAnotherBodyUnderTheKeyNeverLeavesTheProcess(t *testing.T) {
-	p := serve(t)
-	transport := newTransport(t, quick)
-	var bound []byte
-	ledger := effect.New(&binder{bound: &bound}, "c", effect.Config{})
-	send := func(body, path, kind string) error {
-		_, err := effect.Do(t.Context(), ledger, "m", "e", func(ctx context.Context, _ effect.Call) (int, error) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+path, strings.NewReader(body))
+func TestWithoutAKeyTheMethodDecidesWhatIsSentAgain(t *testing.T) {
+	for method, want := range map[string]map[int]int{
+		http.MethodGet:     {429: 2, 500: 2, 409: 1},
+		http.MethodHead:    {429: 2, 500: 2, 409: 1},
+		http.MethodOptions: {429: 2, 500: 2, 409: 1},
+		http.MethodPut:     {429: 2, 500: 2, 409: 1},
+		http.MethodDelete:  {429: 2, 500: 2, 409: 1},
+		http.MethodPost:    {429: 1, 500: 1, 409: 1},
+		http.MethodPatch:   {429: 1, 500: 1, 409: 1},
+	} {
+		for code, requests := range want {
+			p := serve(t, status(code))
+			req, err := http.NewRequestWithContext(t.Context(), method, p.URL, nil)
 			if err != nil {
-				return 0, err
+				t.Fatal(err)
 			}
-			req.Header.Set("Content-Type", kind)
-			resp, err := transport.Do(req)
+			resp, err := newTransport(t, quick).Do(req)
+			if (err == nil) != (requests == 2) || len(p.requests()) != requests {
+				t.Errorf("%s that gets %d: %v after %d requests, want %d", method, code, err, len(p.requests()), requests)
+			}
 			if err == nil {
 				_ = resp.Body.Close()
 			}
-			return 0, err
-		})
-		return err
-	}
-	if err := send("a", "/", "text/plain"); err != nil {
-		t.Fatal(err)
-	}
-	for _, other := range [][3]string{{"b", "/", "text/plain"}, {"a", "/x", "text/plain"}, {"a", "/", "text/html"}, {"", "/", "text/plain"}} {
-		if err := send(other[0], other[1], other[2]); !errors.Is(err, effect.ErrOtherRequest) || !isPermanent(err) {
-			t.Errorf("%q: %v", other, err)
-		}
-	}
-	if err := send("a", "/", "text/plain"); err != nil {
-		t.Error(err)
-	}
-	if n := len(p.requests()); n != 2 {
-		t.Errorf("%d requests left the process", n)
-	}
-}
-
-// binder remembers what was bound to the only effect.
-type binder struct {
-	recorder
-	bound *[]byte
-}
-
-func (b *binder) Bind(_ context.Context, _ effect.Row, fingerprint []byte) error {
-	switch {
-	case *b.bound == nil:
-		*b.bound = slices.Clone(fingerprint)
-	case !slices.Equal(*b.bound, fingerprint):
-		return effect.ErrOtherRequest
-	}
-	return nil
-}
-
-func TestRequestsThatCannotBeMeantAreRefused(t *testing.T) {
-	p := serve(t)
-	cfg := quick
-	cfg.MaxBody = 3
-	transport := newTransport(t, cfg)
-	if err := post(t.Context(), transport, p.URL, "k"); err == nil || !isPermanent(err) {
-		t.Errorf("a body that is too long: %v", err)
-	}
-	req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"}), http.MethodPost, p.URL, nil)
-	req.Header.Set("Idempotency-Key", "another")
-	if _, err := transport.Do(req); err == nil || !isPermanent(err) {
-		t.Errorf("two keys: %v", err)
-	}
-	if n := len(p.requests()); n != 0 {
-		t.Errorf("%d requests were sent", n)
-	}
-	for name, cfg := range map[string]httpeffect.Config{
-		"header": {Header: "a b"}, "attempts": {MaxAttempts: -1}, "wait": {MaxWait: -1}, "timeout": {AttemptTimeout: -1},
-		"breaker": {BreakerFailures: -1}, "body": {MaxBody: -1}, "pause": {Initial: -1},
-	} {
-		if _, err := httpeffect.New(cfg); err == nil || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestAClientGetsTheLastAnswerWhateverItsStatus(t *testing.T) {
-	p := serve(t, status(500), status(404))
-	client := &http.Client{Transport: newTransport(t, quick)}
-	req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"}), http.MethodPost, p.URL, strings.NewReader("x"))
-	resp, err := client.Do(req)
+func TestAKeyInTheRequestsHeaderIsAKeyToo(t *testing.T) {
+	p := serve(t, status(500))
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader("an order"))
+	req.Header.Set("Idempotency-Key", "k")
+	resp, err := newTransport(t, quick).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = httpeffect.Check(resp)
-	var said *httpeffect.StatusError
-	if !errors.As(err, &said) || said.Status != 404 || said.Text != "because [2J" || certain(err) {
-		t.Errorf("the error is %v", err)
+	_ = resp.Body.Close()
+	p.check(t, "k", 2)
+}
+
+func TestAClientGetsTheLastAnswerWhateverItsStatus(t *testing.T) {
+	p := serve(t, status(500), status(404), status(307, "Location", "/elsewhere"))
+	base := &http.Transport{}
+	cfg := quick
+	cfg.Base = base
+	client := httpeffect.Client(cfg)
+	defer client.CloseIdleConnections()
+	client.Timeout = time.Minute // it wraps the answer's body
+	for _, code := range []int{404, 307} {
+		req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"}), http.MethodPost, p.URL, strings.NewReader("an order"))
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Request.Method != http.MethodPost || resp.Request.Context().Err() != nil {
+			t.Errorf("the answer's request is %v", resp.Request)
+		}
+		err = httpeffect.Check(resp)
+		var said *httpeffect.StatusError
+		if !errors.As(err, &said) || said.Status != code || said.Text != "because [2J" || certain(err) || !isPermanent(err) {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	p.check(t, "k", 3)
+}
+
+func TestAClientsErrorsAreUnderstoodAndCanHideTheURL(t *testing.T) {
+	for name, client := range map[string]*http.Client{
+		"a wrong Config": httpeffect.Client(httpeffect.Config{MaxAttempts: -1}),
+		"no connection": httpeffect.Client(httpeffect.Config{MaxAttempts: 1, Base: &http.Transport{
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return nil, &net.DNSError{Err: "no such host", Name: "nowhere"}
+			},
+		}}),
+	} {
+		resp, err := client.Post("http://user:geheim@nowhere/?token=geheim", "text/plain", strings.NewReader("x"))
+		if err == nil {
+			_ = resp.Body.Close()
+			t.Fatalf("%s: there is an answer", name)
+		}
+		if hidden := httpeffect.WithoutURL(err); !certain(err) || !certain(hidden) || strings.Contains(hidden.Error(), "geheim") {
+			t.Errorf("%s: %v", name, hidden)
+		}
+	}
+	if err := httpeffect.WithoutURL(nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package httpeffect
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -18,6 +19,9 @@ func (t *Transport) prepare(req *http.Request) (*sending, error) {
 	body, err := t.bodyOf(req)
 	if err != nil {
 		return nil, err
+	}
+	if cause := context.Cause(req.Context()); cause != nil {
+		return nil, effect.NotDone(fmt.Errorf("before it was sent: %w", cause))
 	}
 	if err := sendable(req); err != nil {
 		return nil, effect.Refused(err)

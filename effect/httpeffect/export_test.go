@@ -1,0 +1,8 @@
+package httpeffect
+
+// Hosts returns how many circuits are kept.
+func Hosts(t *Transport) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.hosts)
+}
