@@ -23,17 +23,14 @@ const (
 	ulongPrefix  = "ID:AMQP_ULONG:"
 	uuidPrefix   = "ID:AMQP_UUID:"
 	binaryPrefix = "ID:AMQP_BINARY:"
-	plainPrefix  = "ID:AMQP_NO_PREFIX:"
 )
 
 // idText returns a message-id as a JMS client sees it.
 func idText(id any) string {
 	switch id := id.(type) {
 	case string:
-		for _, p := range []string{stringPrefix, ulongPrefix, uuidPrefix, binaryPrefix, plainPrefix} {
-			if strings.HasPrefix(id, p) {
-				return stringPrefix + id
-			}
+		if _, typed := typedID(id).(string); !typed || strings.HasPrefix(id, stringPrefix) && typedID(id) != any(id) {
+			return stringPrefix + id // it would be taken for another type
 		}
 		return id
 	case uint64:
@@ -46,26 +43,25 @@ func idText(id any) string {
 	return ""
 }
 
-// typedID undoes idText. What only looks typed stays text.
+// typedID undoes idText: only what idText writes has a type, all else is text
+// as it stands, so that every ID comes back as it was published.
 func typedID(id string) any {
-	if text, is := strings.CutPrefix(id, stringPrefix); is {
-		return text
-	}
-	if text, is := strings.CutPrefix(id, plainPrefix); is {
+	if text, is := strings.CutPrefix(id, stringPrefix); is && idText(text) == id {
 		return text
 	}
 	if text, is := strings.CutPrefix(id, ulongPrefix); is {
-		if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && idText(n) == id {
 			return n
 		}
 	}
 	if text, is := strings.CutPrefix(id, uuidPrefix); is {
-		if raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", "")); err == nil && len(raw) == 16 {
+		raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+		if err == nil && len(raw) == 16 && idText(amqp.UUID(raw)) == id {
 			return amqp.UUID(raw)
 		}
 	}
 	if text, is := strings.CutPrefix(id, binaryPrefix); is {
-		if raw, err := hex.DecodeString(text); err == nil {
+		if raw, err := hex.DecodeString(text); err == nil && idText(raw) == id {
 			return raw
 		}
 	}
@@ -179,6 +175,8 @@ func wireOf(m broker.Message) (*amqp.Message, error) {
 	}
 	if m.Body != nil {
 		w.Data = [][]byte{m.Body}
+	} else {
+		w.Value = amqp.Null{} // a message has a body, and this is one
 	}
 	if len(m.Headers) > 0 {
 		w.ApplicationProperties = make(map[string]any, len(m.Headers))

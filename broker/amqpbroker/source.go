@@ -48,7 +48,7 @@ type link struct {
 	receiver *amqp.Receiver
 
 	mu     sync.Mutex
-	inHand map[*amqp.Message]bool // handed over and not settled
+	inHand map[*amqp.Message]*broker.Delivery // handed over and not settled
 }
 
 // handle is the Handle of a delivery.
@@ -65,7 +65,7 @@ func (s *Source) open(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{conn: conn, inHand: map[*amqp.Message]bool{}}
+	l := &link{conn: conn, inHand: map[*amqp.Message]*broker.Delivery{}}
 	if l.session, err = conn.NewSession(ctx, nil); err == nil {
 		l.receiver, err = l.session.NewReceiver(ctx, s.cfg.Queue, &amqp.ReceiverOptions{
 			Credit: int32(s.cfg.Credit), SourceCapabilities: capabilities(s.cfg.Capability),
@@ -123,8 +123,14 @@ func (s *Source) connect() {
 	close(o.done)
 }
 
-// drop gives a link up. What it brought is no longer ours.
+// drop gives a link up. What it brought is no longer ours, and is not to be
+// begun.
 func (s *Source) drop(l *link) {
+	l.mu.Lock()
+	for _, d := range l.inHand {
+		d.Extend(0)
+	}
+	l.mu.Unlock()
 	s.mu.Lock()
 	if s.link == l {
 		s.link = nil
@@ -177,8 +183,8 @@ func (s *Source) receive(ctx context.Context, most int) ([]*broker.Delivery, err
 func (s *Source) take(m *amqp.Message, l *link) *broker.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.inHand[m] = true
-	return s.deliveryOf(m, l)
+	l.inHand[m] = s.deliveryOf(m, l)
+	return l.inHand[m]
 }
 
 // PinsLanes implements broker.PinsLanes.
@@ -192,19 +198,22 @@ func (s *Source) Settle(ctx context.Context, batch []broker.Settlement) error {
 	if s.life.Err() != nil {
 		return broker.ErrClosed
 	}
-	lost := 0
+	lost, told := 0, 0
 	var failed error
 	for _, x := range batch {
 		h := x.Delivery.Handle.(*handle)
 		if h.link != l || failed != nil || !h.link.owns(h.message) {
-			lost++
+			if x.Action == broker.Ack { // what is to come again will
+				lost++
+			}
 			continue
 		}
+		told++
 		if failed = h.settle(ctx, x.Action); failed != nil {
 			lost++
 		}
 	}
-	if failed == nil && lost < len(batch) {
+	if failed == nil && told > 0 {
 		failed = l.answered(ctx, s.cfg)
 	}
 	switch {
@@ -223,7 +232,7 @@ func (s *Source) Settle(ctx context.Context, batch []broker.Settlement) error {
 func (l *link) owns(m *amqp.Message) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.inHand[m]
+	return l.inHand[m] != nil
 }
 
 func (h *handle) settle(ctx context.Context, a broker.Action) error {
@@ -247,6 +256,9 @@ func (l *link) answered(ctx context.Context, cfg SourceConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 	probe, err := l.session.NewSender(ctx, cfg.Queue, &amqp.SenderOptions{TargetCapabilities: capabilities(cfg.Capability)})
+	if refused := (*amqp.Error)(nil); errors.As(err, &refused) && !gone(err) {
+		return nil // who may only receive gets an answer too
+	}
 	if err != nil {
 		return err
 	}

@@ -14,13 +14,16 @@ func TestIDsOfEveryTypeComeBack(t *testing.T) {
 		"order-1":                            "order-1",
 		"ID:host-1":                          "ID:host-1",
 		"ID:AMQP_ULONG:18446744073709551615": uint64(1<<64 - 1),
-		"ID:AMQP_UUID:01020304-0506-0708-090a-0b0c0d0e0f10":          amqp.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
-		"ID:AMQP_BINARY:00FF0A":                                      []byte{0, 0xff, 0x0a},
-		"ID:AMQP_STRING:ID:AMQP_ULONG:7":                             "ID:AMQP_ULONG:7",
-		"ID:AMQP_STRING:ID:AMQP_NO_PREFIX:7":                         "ID:AMQP_NO_PREFIX:7",
-		"ID:AMQP_STRING:ID:AMQP_STRING:ID:AMQP_BINARY:":              "ID:AMQP_STRING:ID:AMQP_BINARY:",
-		"ID:AMQP_UUID:00000000-0000-0000-0000-000000000000":          amqp.UUID{},
-		"ID:AMQP_STRING:ID:AMQP_UUID:no uuid, but it looks like one": "ID:AMQP_UUID:no uuid, but it looks like one",
+		"ID:AMQP_UUID:01020304-0506-0708-090a-0b0c0d0e0f10": amqp.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+		"ID:AMQP_BINARY:00FF0A":                             []byte{0, 0xff, 0x0a},
+		"ID:AMQP_STRING:ID:AMQP_ULONG:7":                    "ID:AMQP_ULONG:7",
+		"ID:AMQP_NO_PREFIX:7":                               "ID:AMQP_NO_PREFIX:7",
+		"ID:AMQP_STRING:ID:AMQP_STRING:ID:AMQP_BINARY:":     "ID:AMQP_STRING:ID:AMQP_BINARY:",
+		"ID:AMQP_STRING:foo":                                "ID:AMQP_STRING:foo",
+		"ID:AMQP_ULONG:007":                                 "ID:AMQP_ULONG:007",
+		"ID:AMQP_BINARY:0aff":                               "ID:AMQP_BINARY:0aff",
+		"ID:AMQP_UUID:00000000-0000-0000-0000-000000000000": amqp.UUID{},
+		"ID:AMQP_UUID:no uuid, but it looks like one":       "ID:AMQP_UUID:no uuid, but it looks like one",
 	} {
 		if got := idText(id); got != text {
 			t.Errorf("%#v is %q, want %q", id, got, text)
