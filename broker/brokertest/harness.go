@@ -67,6 +67,7 @@ type Features struct {
 	Lanes         bool // has lanes
 	DelayedRetry  bool // delays a retry
 	Positions     bool // acknowledges up to a position: what is done behind something that is not may come again
+	OneByOne      bool // hands a message over when the one before it is settled
 	MaxBody       int  // the longest body to try, in bytes. Defaults to 512 KiB
 }
 
