@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/store"
 )
 
@@ -72,8 +73,15 @@ func (c *Consumer[Tx]) together(ctx context.Context, j *job, recorded bool) ([]s
 func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, tx Tx, _ int) error {
 	return func(ctx context.Context, tx Tx, _ int) error {
 		if j.redrive != nil {
-			// Before the handler: what is no longer ours need not run.
-			if err := c.redrives.letters.ProcessedIn(ctx, tx, *j.redrive); err != nil {
+			status := deadletter.Processed
+			stale, err := c.advance(ctx, tx, j)
+			if stale {
+				status = deadletter.Stale
+			}
+			if err == nil { // before the handler: what is no longer ours need not run
+				err = c.redrives.letters.ResolveIn(ctx, tx, *j.redrive, status)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -88,16 +96,17 @@ func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, 
 // firstTime: the broker hints, but no process died in the middle of it that
 // would have recorded it.
 func (c *Consumer[Tx]) firstTime(ctx context.Context, j *job) ([]store.State, error) {
-	states, err := c.cfg.Store.Seen(ctx, c.claimFor([]*job{j}))
+	wanted, err := c.wanted(ctx, j)
 	if err != nil {
 		return nil, err
 	}
-	if states[0] != store.Fresh && !c.forced(j) {
+	if !wanted {
 		return c.together(ctx, j, false) // which finds the same, with a lock
 	}
 	if _, err := c.starts.Start(ctx, c.cfg.Name, j.message.key, false); err != nil {
 		return nil, err
 	}
+	var states []store.State
 	if err = c.beside(func() error { return c.prepare(ctx, j) }); err == nil {
 		states, err = c.together(ctx, j, true)
 	}

@@ -57,6 +57,14 @@ type Config[Tx any] struct {
 	// Source that does not, OrderInProcessOnly must be set. Defaults to the
 	// broker's ordering key together with the topic.
 	Order func(*Message) string
+	// Version is for messages that carry an entity's whole state: it returns the
+	// entity and the state's version, a number that grows; ok is false for a
+	// message that has none. One that is older than what the entity has had is
+	// Stale: recorded and acknowledged, the handler is not called. An equal one
+	// is processed. It is not for relative changes ("add 10"): skipping one
+	// loses it. It needs the table entity_versions, which sekali migrate makes.
+	// Defaults to none.
+	Version func(*Message) (entity string, version int64, ok bool)
 	// OrderInProcessOnly says that order within one process is enough.
 	OrderInProcessOnly bool
 	// OnBlocked says what becomes of later messages of an ordering key behind
@@ -154,6 +162,11 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 			Redrives() deadletter.Source[Tx]
 		}](c.Store); ok && c.Redrives == nil {
 			c.Redrives = keeper.Redrives()
+		}
+	}
+	if c.Version != nil && err == nil {
+		if _, ok := store.As[interface{ Versions() store.Versions[Tx] }](c.Store); !ok {
+			return c, errors.New("Version is set, but the Store keeps no versions of entities: leave it out, or use another store")
 		}
 	}
 	if _, ok := c.DeadLetters.(deadletter.Holder); err == nil && c.OnBlocked == HoldKey && !ok {

@@ -25,8 +25,9 @@ type Consumer[Tx any] struct {
 
 	// What the Store and the sink offer besides; nil if they don't.
 	unclaimer store.Unclaimer[Tx]
-	starts    store.Starts[Tx]  // without it nothing is recorded
-	holder    deadletter.Holder // if OnBlocked is HoldKey
+	starts    store.Starts[Tx]   // without it nothing is recorded
+	versions  store.Versions[Tx] // if Version is set
+	holder    deadletter.Holder  // if OnBlocked is HoldKey
 	redrives  *redrives[Tx]
 	delayer   *delayer // nil: the broker cannot wait
 	redriven  *intake  // of redrives
@@ -50,6 +51,10 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	c.unclaimer, _ = store.As[store.Unclaimer[Tx]](full.Store)
 	if keeper, ok := store.As[interface{ Starts() store.Starts[Tx] }](full.Store); ok {
 		c.starts = keeper.Starts()
+	}
+	if full.Version != nil {
+		keeper, _ := store.As[interface{ Versions() store.Versions[Tx] }](full.Store) // checked with the Config
+		c.versions = keeper.Versions()
 	}
 	if full.OnBlocked == HoldKey {
 		c.holder = full.DeadLetters.(deadletter.Holder) // checked with the Config
@@ -145,6 +150,9 @@ func (c *Consumer[Tx]) check(ctx context.Context) (bool, error) {
 		}
 		if c.starts != nil && err == nil {
 			err = c.starts.Check(ctx)
+		}
+		if c.versions != nil && err == nil {
+			err = c.versions.Check(ctx)
 		}
 		if c.cfg.Redrives != nil && err == nil {
 			err = c.cfg.Redrives.Check(ctx)

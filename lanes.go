@@ -25,6 +25,11 @@ type job struct {
 	conflicts int // transactions in a row that others got in the way of
 	outages   int // tries in a row on which the database was not there
 
+	entity    string // whose state it carries
+	version   int64
+	versioned bool
+	stale     bool // its last transaction found a newer version
+
 	unprepared bool // Config.Prepare has to run before its transaction
 	prepared   any  // the Commit[Tx] that it returned; nil: it has not run
 

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/sekali/sekali/deadletter"
-	"github.com/sekali/sekali/store"
 )
 
 // Commit changes business data, through tx alone, with what Prepare found out
@@ -61,14 +60,14 @@ func (c *Consumer[Tx]) beside(f func() error) error {
 	return f()
 }
 
-// prepareFresh prepares a message unless it was processed before: a duplicate
-// buys nothing.
+// prepareFresh prepares a message unless it was processed before or is stale:
+// those buy nothing.
 func (c *Consumer[Tx]) prepareFresh(ctx context.Context, j *job) error {
 	if c.cfg.Prepare == nil || j.prepared != nil {
 		return nil
 	}
-	states, err := c.cfg.Store.Seen(ctx, c.claimFor([]*job{j}))
-	if err != nil || states[0] != store.Fresh && !c.forced(j) {
+	wanted, err := c.wanted(ctx, j)
+	if err != nil || !wanted {
 		return err
 	}
 	return c.prepare(ctx, j)

@@ -165,12 +165,11 @@ func (c *Consumer[Tx]) takeRedriveKey(j *job, r *deadletter.Redrive) {
 		return
 	}
 	j.message.key, j.order = key, r.Letter.OrderingKey
-	if c.cfg.Fingerprint == nil {
-		return
-	}
 	if err := guard(func() error {
-		j.fingerprint = c.cfg.Fingerprint(copies([]*job{j})[0])
-		return nil
+		if c.cfg.Fingerprint != nil {
+			j.fingerprint = c.cfg.Fingerprint(copies([]*job{j})[0])
+		}
+		return c.takeVersion(j, copies([]*job{j})[0])
 	}); err != nil {
 		j.bad, j.reason = err, deadletter.Permanent
 	}

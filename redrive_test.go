@@ -348,7 +348,9 @@ func (noRedrives) Extend(context.Context, []deadletter.Redrive, time.Duration) (
 	return nil, nil
 }
 
-func (noRedrives) ProcessedIn(context.Context, *memstore.Tx, deadletter.Redrive) error { return nil }
+func (noRedrives) ResolveIn(context.Context, *memstore.Tx, deadletter.Redrive, deadletter.Status) error {
+	return nil
+}
 
 func (noRedrives) Resolve(context.Context, deadletter.Redrive, deadletter.Status) error {
 	return nil

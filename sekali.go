@@ -74,6 +74,9 @@ const (
 	// Conflict: the key was there, for a message with another fingerprint.
 	// The handler did not run; it is never to be passed over in silence.
 	Conflict
+	// Stale: the key was fresh, and the message's entity has a newer version
+	// (Config.Version). The handler did not run; both are committed.
+	Stale
 )
 
 // String returns the name of the outcome in lower case.
@@ -85,6 +88,8 @@ func (o Outcome) String() string {
 		return "duplicate"
 	case Conflict:
 		return "conflict"
+	case Stale:
+		return "stale"
 	}
 	return "unknown"
 }

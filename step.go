@@ -24,12 +24,12 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 	if err != nil {
 		return c.failed(ctx, j, err)
 	}
-	outcome := outcomeOf(states[0])
+	outcome := outcomeFor(j, states[0])
 	c.finished([]*job{j}, states, began)
 	if outcome == Conflict {
 		return c.condemn(ctx, j, deadletter.Conflict, ErrConflict)
 	}
-	if j.redrive != nil && outcome != Processed {
+	if j.redrive != nil && outcome == Duplicate {
 		return c.resolve(ctx, j, outcome)
 	}
 	return 0, true

@@ -150,11 +150,11 @@ func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int
 	return n, nobody, nil
 }
 
-func pick(jobs []*job, indexes []int) []*job {
+func pick[T any](jobs []T, indexes []int) []T {
 	if len(indexes) == len(jobs) {
 		return jobs
 	}
-	some := make([]*job, len(indexes))
+	some := make([]T, len(indexes))
 	for i, at := range indexes {
 		some[i] = jobs[at]
 	}
@@ -169,16 +169,26 @@ func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, jobs []*job, until tim
 	if c.cfg.Prepare == nil {
 		messages = copies(jobs)
 	}
+	var live []int // for HandleBatch: those that are not stale
 	err = guard(func() error {
 		if c.cfg.HandleBatch != nil {
+			var err error
+			if live, err = c.current(ctx, tx, jobs); err != nil {
+				return err
+			}
 			ran = len(messages)
-			return c.cfg.HandleBatch(ctx, tx, messages)
+			if len(live) == 0 {
+				return nil
+			}
+			return c.cfg.HandleBatch(ctx, tx, pick(messages, live))
 		}
 		for ran < len(jobs) {
-			var err error
-			if c.cfg.Prepare != nil {
+			stale, err := c.advance(ctx, tx, jobs[ran])
+			switch {
+			case stale || err != nil:
+			case c.cfg.Prepare != nil:
 				err = c.commit(ctx, tx, jobs[ran])
-			} else {
+			default:
 				err = c.cfg.Handle(ctx, tx, messages[ran])
 			}
 			if err != nil {
@@ -198,8 +208,8 @@ func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, jobs []*job, until tim
 	switch {
 	case c.cfg.HandleBatch == nil:
 		return 0, ran, err
-	case errors.As(err, &at) && at.Index >= 0 && at.Index < len(jobs):
-		return 0, at.Index, err
+	case errors.As(err, &at) && at.Index >= 0 && at.Index < len(live):
+		return 0, live[at.Index], err
 	}
 	return 0, nobody, err
 }
@@ -262,7 +272,7 @@ func hold(jobs []*job, pause time.Duration) {
 func (c *Consumer[Tx]) finished(jobs []*job, states []store.State, began time.Time) {
 	took := time.Since(began)
 	for i, j := range jobs {
-		c.observe(Event{Kind: Finished, Message: &j.message, Outcome: outcomeOf(states[i]), Duration: took})
+		c.observe(Event{Kind: Finished, Message: &j.message, Outcome: outcomeFor(j, states[i]), Duration: took})
 	}
 }
 
@@ -308,6 +318,9 @@ func (c *Consumer[Tx]) takeKey(j *job, m, forOrder *Message) (err error) {
 	}
 	j.message.key = m.key
 	j.reason = deadletter.Permanent
+	if err := c.takeVersion(j, m); err != nil {
+		return err
+	}
 	if c.cfg.Order != nil {
 		forOrder.key = m.key
 		j.order = c.cfg.Order(forOrder)

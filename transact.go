@@ -73,6 +73,14 @@ func outcomeOf(s store.State) Outcome {
 	}
 }
 
+// outcomeFor is outcomeOf for a message of a Consumer.
+func outcomeFor(j *job, s store.State) Outcome {
+	if s == store.Fresh && j.stale {
+		return Stale
+	}
+	return outcomeOf(s)
+}
+
 // blame says what is to be done about an error of transact.
 type blame uint8
 

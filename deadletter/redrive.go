@@ -48,11 +48,11 @@ type Source[Tx any] interface {
 	// Extend renews the leases of those that are still ours, and returns
 	// their IDs.
 	Extend(ctx context.Context, r []Redrive, lease time.Duration) ([]int64, error)
-	// ProcessedIn records, in the transaction that holds the claim, that the
-	// letter is processed. An error that wraps ErrNotOurs: the transaction must
-	// be rolled back.
-	ProcessedIn(ctx context.Context, tx Tx, r Redrive) error
-	// Resolve records that it has nothing left to do: Duplicate or Stale.
+	// ResolveIn records, in the transaction that holds the claim, that the
+	// letter is Processed or Stale. An error that wraps ErrNotOurs: the
+	// transaction must be rolled back.
+	ResolveIn(ctx context.Context, tx Tx, r Redrive, s Status) error
+	// Resolve records that it has nothing left to do: Duplicate.
 	Resolve(ctx context.Context, r Redrive, s Status) error
 	// Reopen records why it could not be processed this time either. l has the
 	// new Reason, Error and Attempts, and the new Status: Open or Waiting.

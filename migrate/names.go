@@ -61,6 +61,9 @@ func (n names) StartsName() string { return n.tables.MessageStarts }
 // EffectsName is the bare name of external_effects.
 func (n names) EffectsName() string { return n.tables.ExternalEffects }
 
+// VersionsName is the bare name of entity_versions.
+func (n names) VersionsName() string { return n.tables.EntityVersions }
+
 // AuditName is the bare name of audit_trail.
 func (n names) AuditName() string { return n.tables.AuditTrail }
 
@@ -75,6 +78,9 @@ func (n names) Starts() string { return n.qualified(n.StartsName()) }
 
 // Effects is external_effects, with its schema, in quotes.
 func (n names) Effects() string { return n.qualified(n.EffectsName()) }
+
+// Versions is entity_versions, with its schema, in quotes.
+func (n names) Versions() string { return n.qualified(n.VersionsName()) }
 
 // Audit is audit_trail, with its schema, in quotes.
 func (n names) Audit() string { return n.qualified(n.AuditName()) }
@@ -123,6 +129,7 @@ func (n names) versionTable() string {
 		{"dead_letters", n.tables.DeadLetters, plain.DeadLetters},
 		{"message_starts", n.tables.MessageStarts, plain.MessageStarts},
 		{"external_effects", n.tables.ExternalEffects, plain.ExternalEffects},
+		{"entity_versions", n.tables.EntityVersions, plain.EntityVersions},
 		{"audit_trail", n.tables.AuditTrail, plain.AuditTrail},
 	} {
 		if pair[1] != pair[2] { // a later version's further tables change nothing

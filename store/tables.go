@@ -19,6 +19,8 @@ type Tables struct {
 	MessageStarts string
 	// ExternalEffects defaults to "external_effects".
 	ExternalEffects string
+	// EntityVersions defaults to "entity_versions".
+	EntityVersions string
 	// AuditTrail defaults to "audit_trail".
 	AuditTrail string
 }
@@ -42,6 +44,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.ExternalEffects == "" {
 		t.ExternalEffects = "external_effects"
 	}
+	if t.EntityVersions == "" {
+		t.EntityVersions = "entity_versions"
+	}
 	if t.AuditTrail == "" {
 		t.AuditTrail = "audit_trail"
 	}
@@ -57,7 +62,7 @@ func (t Tables) Validate() error {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
 	named := map[string]bool{}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects} {
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}

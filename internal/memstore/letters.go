@@ -233,13 +233,13 @@ func (r *redrives) Extend(_ context.Context, list []deadletter.Redrive, lease ti
 	return kept, nil
 }
 
-// ProcessedIn implements deadletter.Source.
-func (r *redrives) ProcessedIn(_ context.Context, tx *Tx, one deadletter.Redrive) error {
+// ResolveIn implements deadletter.Source.
+func (r *redrives) ResolveIn(_ context.Context, tx *Tx, one deadletter.Redrive, s deadletter.Status) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l, err := r.ours(one)
 	if err == nil {
-		tx.at = append(tx.at, func() { l.resolve(deadletter.Processed) })
+		tx.at = append(tx.at, func() { l.resolve(s) })
 	}
 	return err
 }

@@ -30,6 +30,7 @@ type Store struct {
 	log      []string // counters in the order in which they were changed
 	letters  []*letter
 	effects  []*effectRow
+	versions map[id]int64
 	starts   map[id]int // lone starts that have not ended
 	open     int
 }
@@ -38,7 +39,7 @@ var _ store.Store[*Tx] = (*Store)(nil)
 
 // New returns an empty store.
 func New() *Store {
-	return &Store{rows: map[id][]byte{}, claims: map[id]chan struct{}{}, counters: map[string]int{}, starts: map[id]int{}}
+	return &Store{rows: map[id][]byte{}, claims: map[id]chan struct{}{}, counters: map[string]int{}, starts: map[id]int{}, versions: map[id]int64{}}
 }
 
 // Tx is a transaction.
@@ -51,6 +52,7 @@ type Tx struct {
 	endsOf  []id     // starts that end with it
 	done    bool
 	force   bool
+	raised  map[id]int64
 	at      []func() // what its commit does besides
 }
 

@@ -36,10 +36,10 @@ func (r redrives) Extend(ctx context.Context, list []deadletter.Redrive, lease t
 	return s.Extend(ctx, list, lease)
 }
 
-// ProcessedIn implements deadletter.Source.
-func (r redrives) ProcessedIn(ctx context.Context, tx pgx.Tx, one deadletter.Redrive) error {
-	doing := fmt.Sprintf("resolve dead letter %d as %s", one.Letter.ID, deadletter.Processed)
-	tag, err := tx.Exec(ctx, pgsql.New(r.s.tables).LetterProcessed(), one.Letter.ID, one.Token)
+// ResolveIn implements deadletter.Source.
+func (r redrives) ResolveIn(ctx context.Context, tx pgx.Tx, one deadletter.Redrive, status deadletter.Status) error {
+	doing := fmt.Sprintf("resolve dead letter %d as %s", one.Letter.ID, status)
+	tag, err := tx.Exec(ctx, pgsql.New(r.s.tables).ResolveLetter(), one.Letter.ID, one.Token, string(status))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", doing, err)

@@ -124,6 +124,13 @@ type Texts struct {
 	Millis string
 	// ExternalEffects is the quoted name of the table external_effects.
 	ExternalEffects string
+	// EntityVersions is the quoted name of the table entity_versions.
+	EntityVersions string
+	// OnVersion is what follows INSERT … VALUES to keep, instead, the newer of
+	// the version that is there and the new one.
+	OnVersion string
+	// ForUpdate follows a SELECT that locks; empty where a write has locked.
+	ForUpdate string
 	// AuditTrail is the quoted name of the table audit_trail.
 	AuditTrail string
 	// MessageStarts is the quoted name of the table message_starts.

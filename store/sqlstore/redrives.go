@@ -157,9 +157,9 @@ func (r redrives) Extend(ctx context.Context, list []deadletter.Redrive, lease t
 	return kept, nil
 }
 
-// ProcessedIn implements deadletter.Source.
-func (r redrives) ProcessedIn(ctx context.Context, tx *sql.Tx, one deadletter.Redrive) error {
-	return r.resolve(ctx, tx, one, deadletter.Processed)
+// ResolveIn implements deadletter.Source.
+func (r redrives) ResolveIn(ctx context.Context, tx *sql.Tx, one deadletter.Redrive, s deadletter.Status) error {
+	return r.resolve(ctx, tx, one, s)
 }
 
 // Resolve implements deadletter.Source.

@@ -88,6 +88,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"held messages", holdTests[Tx]()},
 		{"redrives", redriveTests[Tx]()},
 		{"effects", effectTests[Tx]()},
+		{"versions", versionTests[Tx]()},
 		{"starts", startTests[Tx]()},
 		{"claims taken back", unclaimTests[Tx]()},
 	} {

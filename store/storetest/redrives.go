@@ -163,7 +163,7 @@ func leaseOver[Tx any](b *bench[Tx]) {
 		b.t.Errorf("taken over: %+v", again[0])
 	}
 	tx := b.begin(b.One, claimOf("a"), store.Fresh)
-	b.wantError(b.redrives(b.One).ProcessedIn(b.ctx, tx, late), []error{deadletter.ErrNotOurs})
+	b.wantError(b.redrives(b.One).ResolveIn(b.ctx, tx, late, deadletter.Processed), []error{deadletter.ErrNotOurs})
 	b.rollback(b.One, tx)
 	b.wantError(b.redrives(b.One).Resolve(b.ctx, late, deadletter.Duplicate), []error{deadletter.ErrNotOurs})
 	b.wantError(b.redrives(b.One).Reopen(b.ctx, late, letterOf("a", "1")), []error{deadletter.ErrNotOurs})
@@ -197,7 +197,7 @@ func resolvedIn[Tx any](b *bench[Tx]) {
 	one := b.take(b.One, long, "a")[0]
 	for _, commit := range []bool{false, true} {
 		tx := b.begin(b.One, claimOf("a"), store.Fresh)
-		b.ok(b.redrives(b.One).ProcessedIn(b.ctx, tx, one))
+		b.ok(b.redrives(b.One).ResolveIn(b.ctx, tx, one, deadletter.Processed))
 		b.exec(tx, sell(coffee))
 		if !commit {
 			b.rollback(b.One, tx)
@@ -238,7 +238,7 @@ func reopened[Tx any](b *bench[Tx]) {
 func (b *bench[Tx]) resolve(r deadletter.Redrive) {
 	b.t.Helper()
 	tx := b.begin(b.One, claimOf(r.Letter.Key), store.Fresh)
-	b.ok(b.redrives(b.One).ProcessedIn(b.ctx, tx, r))
+	b.ok(b.redrives(b.One).ResolveIn(b.ctx, tx, r, deadletter.Processed))
 	b.commit(b.One, tx)
 }
 
@@ -354,7 +354,7 @@ func discardBehindRedrive[Tx any](b *bench[Tx]) {
 	id := b.requested(letterOf("a", "1"), byAyu)
 	one := b.take(b.One, long, "a")[0]
 	tx := b.begin(b.One, claimOf("a"), store.Fresh)
-	b.ok(b.redrives(b.One).ProcessedIn(b.ctx, tx, one))
+	b.ok(b.redrives(b.One).ResolveIn(b.ctx, tx, one, deadletter.Processed))
 	var err error
 	done := b.later(func() { err = b.desk(b.Two).Discard(b.ctx, id, byAyu) })
 	b.wantWaiting(1, done)

@@ -123,11 +123,21 @@ func (s Statements) Survived() string {
 		" WHERE consumer_name = $1::text AND message_key = ANY($2::text[]) AND xmin::text = $3::text)"
 }
 
-// LetterProcessed returns the statement that resolves, in the transaction of
-// its claim, a dead letter that was taken: $1 is its id, $2 the token. It
-// affects no row if the letter is not ours any more.
-func (s Statements) LetterProcessed() string {
-	return "UPDATE " + Quote(s.tables, s.tables.DeadLetters) + " SET status = 'processed', open_identity = NULL," +
+// Advance returns the statement that raises an entity's version: $1 is the
+// consumer, $2 the entity's stored form, $3 the version. It returns the newest.
+func (s Statements) Advance() string {
+	table := Quote(s.tables, s.tables.EntityVersions)
+	return "INSERT INTO " + table + " (consumer_name, entity, version, updated_at)" +
+		" VALUES ($1::text, $2::text, $3::bigint, statement_timestamp() AT TIME ZONE 'UTC')" +
+		" ON CONFLICT (consumer_name, entity) DO UPDATE SET version = GREATEST(" + table + ".version, excluded.version)," +
+		" updated_at = excluded.updated_at RETURNING version"
+}
+
+// ResolveLetter returns the statement that resolves, in the transaction of
+// its claim, a dead letter that was taken: $1 is its id, $2 the token, $3 the
+// status. It affects no row if the letter is not ours any more.
+func (s Statements) ResolveLetter() string {
+	return "UPDATE " + Quote(s.tables, s.tables.DeadLetters) + " SET status = $3::text, open_identity = NULL," +
 		" last_at = statement_timestamp() AT TIME ZONE 'UTC', lease_token = NULL, leased_until = 0" +
 		" WHERE id = $1::bigint AND lease_token = $2::text AND status IN ('requested', 'held', 'waiting')"
 }

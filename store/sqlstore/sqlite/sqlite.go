@@ -144,6 +144,8 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OnCopy:          sqltext.OnCopy(""),
 		Millis:          "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
 		ExternalEffects: sqltext.Quote(t, t.ExternalEffects, `"`),
+		EntityVersions:  sqltext.Quote(t, t.EntityVersions, `"`),
+		OnVersion:       sqltext.OnVersion("max", ""),
 		AuditTrail:      sqltext.Quote(t, t.AuditTrail, `"`),
 		MessageStarts:   sqltext.Quote(t, t.MessageStarts, `"`),
 		OnStart:         sqltext.OnStart(""),

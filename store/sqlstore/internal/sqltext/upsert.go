@@ -21,3 +21,10 @@ func OnStart(old string) string {
 	return "ON CONFLICT (consumer_name, message_key) DO UPDATE SET lone_starts = " + old +
 		"lone_starts + excluded.lone_starts, started_at = excluded.started_at"
 }
+
+// OnVersion is sqlstore.Texts.OnVersion where the database knows ON CONFLICT.
+// greatest is its function for the greater of two.
+func OnVersion(greatest, old string) string {
+	return "ON CONFLICT (consumer_name, entity) DO UPDATE SET version = " + greatest + "(" + old +
+		"version, excluded.version), updated_at = excluded.updated_at"
+}
