@@ -90,6 +90,17 @@ func TestACircuitThatOpensBehindAnUnknownAttemptLeavesItUnknown(t *testing.T) {
 	p.check(t, "k", 3)
 }
 
+func TestAnOpenCircuitIsNotWaitedFor(t *testing.T) {
+	p := serve(t, status(500))
+	transport := newTransport(t, httpeffect.Config{BreakerFailures: 1, Initial: time.Hour})
+	_ = post(t.Context(), transport, p.URL, "") // without a key it is sent once
+	start := time.Now()
+	err := post(t.Context(), transport, p.URL, "k")
+	if took := time.Since(start); !errors.Is(err, circuitbreaker.ErrOpen) || took > 100*time.Millisecond {
+		t.Errorf("%v after %v", err, took)
+	}
+}
+
 // A probe that is given up, or panics, neither closes the circuit nor leaves
 // everybody waiting for it.
 func TestAProbeThatComesToNoEnd(t *testing.T) {

@@ -6,3 +6,9 @@ func Hosts(t *Transport) int {
 	defer t.mu.Unlock()
 	return len(t.hosts)
 }
+
+// Filled returns a Config with its defaults.
+func Filled(c Config) Config {
+	c, _ = c.withDefaults()
+	return c
+}

@@ -167,8 +167,8 @@ func TestARequestWithoutHeadersGetsItsKey(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 	p.check(t, "k", 1)
-	if req.Header != nil {
-		t.Error("the caller's request was changed")
+	if req.Header != nil || resp.Request != req {
+		t.Errorf("the caller's request was changed, or is not the answer's: %v", resp.Request)
 	}
 }
 
@@ -184,5 +184,23 @@ func TestAConfigThatContradictsItselfIsRefused(t *testing.T) {
 	}
 	if _, err := httpeffect.New(httpeffect.Config{Initial: time.Minute}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTheDefaultsAreThoseOfTheDocs(t *testing.T) {
+	full := httpeffect.Filled(httpeffect.Config{})
+	base, ok := full.Base.(*http.Transport)
+	if !ok || base == http.DefaultTransport {
+		t.Errorf("Base is %v", full.Base)
+	}
+	full.Base = nil
+	if want := (httpeffect.Config{
+		Header: "Idempotency-Key", MaxAttempts: 4, Initial: 200 * time.Millisecond, Max: 10 * time.Second, MaxWait: 30 * time.Second,
+		AttemptTimeout: 30 * time.Second, BreakerFailures: 10, BreakerDelay: 5 * time.Second, MaxBody: 1 << 20,
+	}); full != want {
+		t.Errorf("%+v, want %+v", full, want)
+	}
+	if max := httpeffect.Filled(httpeffect.Config{Initial: time.Minute}).Max; max != time.Minute {
+		t.Errorf("Max is %v", max)
 	}
 }

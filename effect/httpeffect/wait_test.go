@@ -140,15 +140,17 @@ func TestWhatTheDeadlineLeavesNoTimeForIsNotWaitedFor(t *testing.T) {
 }
 
 func TestTheTimeThatIsWaitedInAllIsBounded(t *testing.T) {
-	fail := status(500)
-	p := serve(t, slices.Repeat([]http.HandlerFunc{fail}, 1000)...)
-	cfg := httpeffect.Config{MaxAttempts: 1000, Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond, MaxWait: 20 * time.Millisecond, BreakerFailures: 10_000}
-	if err := post(t.Context(), newTransport(t, cfg), p.URL, "k"); err == nil || certain(err) {
-		t.Errorf("the error is %v", err)
-	}
-	// Pauses are of 5 ms on average, so it is five or so.
-	if n := len(p.requests()); n < 2 || n > 100 {
-		t.Errorf("%d requests", n)
+	past := time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat)
+	for name, fail := range map[string]http.HandlerFunc{"500": status(500), "429 with a date in the past": status(429, "Retry-After", past)} {
+		p := serve(t, slices.Repeat([]http.HandlerFunc{fail}, 1000)...)
+		cfg := httpeffect.Config{MaxAttempts: 1000, Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond, MaxWait: 20 * time.Millisecond, BreakerFailures: 10_000}
+		if err := post(t.Context(), newTransport(t, cfg), p.URL, "k"); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		// Pauses are of 5 ms on average, so it is five or so.
+		if n := len(p.requests()); n < 2 || n > 100 {
+			t.Errorf("%s: %d requests", name, n)
+		}
 	}
 }
 

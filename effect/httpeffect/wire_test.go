@@ -181,6 +181,22 @@ func TestWhatNetHTTPSendsAgainByItselfIsUnknown(t *testing.T) {
 	}
 }
 
+// With a body net/http could do so too: each attempt is one of ours.
+func TestARequestWithABodyIsSentOnceInAnAttempt(t *testing.T) {
+	var p *provider
+	p = serve(t, status(200), cut(&p, true))
+	cfg := quick
+	cfg.MaxAttempts = 1
+	transport := newTransport(t, cfg)
+	if err := post(t.Context(), transport, p.URL, "k"); err != nil {
+		t.Fatal(err)
+	}
+	if err := post(t.Context(), transport, p.URL, "k"); err == nil || certain(err) {
+		t.Errorf("the error is %v", err)
+	}
+	p.check(t, "k", 2)
+}
+
 // replayed acts on two requests of a connection, but answers only the first;
 // then it closes, or answers to one more.
 func replayed(listener net.Listener, answer string) (acted int) {
