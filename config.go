@@ -166,7 +166,7 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	}
 	if c.Version != nil && err == nil {
 		if _, ok := store.As[interface{ Versions() store.Versions[Tx] }](c.Store); !ok {
-			return c, errors.New("Version is set, but the Store keeps no versions of entities: leave it out, or use another store")
+			return c, errors.New("field Version is set, but the Store keeps no versions of entities: leave it out, or use another store")
 		}
 	}
 	if _, ok := c.DeadLetters.(deadletter.Holder); err == nil && c.OnBlocked == HoldKey && !ok {
