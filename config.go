@@ -172,6 +172,9 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	if _, ok := c.DeadLetters.(deadletter.Holder); err == nil && c.OnBlocked == HoldKey && !ok {
 		return c, errors.New("OnBlocked is HoldKey, but DeadLetters cannot hold messages: leave DeadLetters out, or OnBlocked at Pass")
 	}
+	if err == nil && c.OnBlocked == HoldKey && c.Redrives == nil {
+		return c, errors.New("OnBlocked is HoldKey, but nothing releases what is held: leave DeadLetters out, or set Redrives")
+	}
 	return c, err
 }
 

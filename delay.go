@@ -11,7 +11,7 @@ const (
 	// delayFrom is the shortest pause that is left to the broker: a shorter one
 	// costs less in the process.
 	delayFrom = time.Second
-	// maxDelayed bounds how many are remembered.
+	// maxDelayed bounds how many are remembered; beyond it all are counted anew.
 	maxDelayed = 10_000
 )
 
@@ -46,7 +46,7 @@ func (d *delayer) takes(j *job, pause time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.attempts) >= maxDelayed {
-		return false
+		clear(d.attempts) // most of them have come to other instances
 	}
 	d.attempts[j.message.key] = j.attempts
 	return true

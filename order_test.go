@@ -178,6 +178,9 @@ func TestOrderIsRefusedWhereTheBrokerDoesNotKeepIt(t *testing.T) {
 		"a sink that cannot hold": {func(c *sekali.Config[*memstore.Tx]) {
 			c.OnBlocked, c.OrderInProcessOnly, c.DeadLetters = sekali.HoldKey, true, onlyPut{memory.DeadLetters()}
 		}, "cannot hold"},
+		"a table that nobody takes from": {func(c *sekali.Config[*memstore.Tx]) {
+			c.OnBlocked, c.OrderInProcessOnly, c.DeadLetters = sekali.HoldKey, true, memory.DeadLetters()
+		}, "nothing releases"},
 		"no such choice":       {func(c *sekali.Config[*memstore.Tx]) { c.OnBlocked = 7 }, "OnBlocked is 7"},
 		"crashes below nought": {func(c *sekali.Config[*memstore.Tx]) { c.MaxCrashes = -1 }, "MaxCrashes is -1"},
 	} {

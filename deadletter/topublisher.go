@@ -70,7 +70,7 @@ func AsMessage(l Letter, topic string, at time.Time) (broker.Message, error) {
 	}
 	m := broker.Message{Topic: topic, OrderingKey: l.Message.OrderingKey, Body: l.Message.Body}
 	for _, h := range l.Message.Headers {
-		if isPlain(h.Name) && isPlain(string(h.Value)) && !strings.HasPrefix(strings.ToLower(h.Name), "sekali-") {
+		if isPlain(h.Name) && isPlain(string(h.Value)) && !reserved(h.Name) {
 			if _, twice := m.Headers.Get(h.Name); !twice { // not every broker carries two
 				m.Headers = append(m.Headers, h)
 			}
@@ -143,6 +143,17 @@ func Redriven(l Letter, topic string) broker.Message {
 		m.Headers = m.Headers.Set(HeaderKey, []byte(EscapeHeader(l.Key))).Set(HeaderConsumer, []byte(EscapeHeader(l.Consumer)))
 	}
 	return m
+}
+
+// reserved tells whether a header's name is ours, or one that a broker uses for
+// itself (NATS, Redis).
+func reserved(name string) bool {
+	name = strings.ToLower(name)
+	switch name {
+	case "body", "ordering-key", "message-id":
+		return true
+	}
+	return strings.HasPrefix(name, "sekali-") || strings.HasPrefix(name, "nats-")
 }
 
 // isPlain tells whether every broker carries text as it is in a header:
