@@ -81,7 +81,7 @@ func (a *app) redrive() *cobra.Command {
 	c.Flags().BoolVar(&d.how.Effects, "effects", false, "have their effects outside the database happen again, under new idempotency keys")
 	c.Flags().DurationVar(&d.wait, "wait", 10*time.Second, "how long to wait for the consumer, to report what became of them; 0: not at all")
 	var p place
-	c.Flags().StringVar(&p.broker, "broker", "", "URL of a broker, to send them by way of it: nats://…, kafka://…, rabbitmq://…, redis://…")
+	c.Flags().StringVar(&p.broker, "broker", "", "URL of a broker, to send them by way of it: nats://…, kafka://…, rabbitmq://…, amqp10://…, redis://…")
 	c.Flags().StringVar(&p.from, "from-queue", "", "take letters from this dead letter queue at the broker, not from the database")
 	c.Flags().StringVar(&p.to, "to", "", "send them to this topic at the broker, which their consumer receives and nobody else")
 	c.Flags().BoolVar(&p.toOrigin, "to-origin", false, "send them to the topics that they came from: other consumers see them too")
