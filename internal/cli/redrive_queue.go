@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -144,19 +145,30 @@ func (a *app) moveLetters(ctx context.Context, d *decision, p place, desk deadle
 	defer closeSoon(ctx, source) // gives back what was not settled
 	rows := [][]string{{"CONSUMER", "KEY", "REASON", "TO", "ERROR"}}
 	failures, moved := 0, 0
-	for {
+	// A letter that comes again has failed again meanwhile: moving it once more
+	// would go on for ever.
+	done := map[[sha256.Size]byte]bool{}
+	for news := true; ; {
 		deliveries, err := receiveSome(ctx, source, p.idle)
-		if err != nil || len(deliveries) == 0 {
+		if err != nil || len(deliveries) == 0 || !news {
 			if err == nil {
 				err = a.writeMoved(rows, moved, failures, d.dryRun)
 			}
 			return err
 		}
+		news = false
 		for _, delivery := range deliveries {
 			l, err := deadletter.FromMessage(delivery.Message)
 			if err == nil && !d.chooses(l) {
+				news = true
 				continue
 			}
+			again := err == nil && done[l.Identity()]
+			news = news || !again
+			if again {
+				err = errors.New("it failed again, and is in the queue again")
+			}
+			done[l.Identity()] = true
 			if err == nil && !d.dryRun {
 				err = d.moveOne(ctx, p, source, publisher, desk, delivery, l)
 			}

@@ -166,3 +166,31 @@ func TestSendingThatCannotBeMeantIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A consumer that runs, and fails again, puts letters back into the queue while
+// they are moved out of it.
+func TestAQueueIntoWhichLettersComeBackIsNotMovedForEver(t *testing.T) {
+	url, js := queues(t)
+	database := letters(t)
+	sink := deadletter.ToPublisher(natsbroker.NewPublisher(js), "dead")
+	l := deadletter.Letter{Consumer: "stock", Key: "k", Message: broker.Message{Topic: "orders", Body: []byte("A")}}
+	if err := sink.Put(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.CreateOrUpdateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{Durable: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := c.Consume(func(m jetstream.Msg) {
+		_ = m.Ack()
+		_ = sink.Put(context.Background(), l)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Stop()
+	r := run(t, "deadletters", "redrive", "--broker", url, "--from-queue", "DEAD", "--idle", "500ms", "--to", "orders.redrive", "--yes", "--database", database)
+	if r.status != 1 || !strings.Contains(r.stderr, "1 dead letters sent") || !strings.Contains(r.stdout, "failed again") {
+		t.Errorf("%d %s%s", r.status, r.stdout, r.stderr)
+	}
+}
