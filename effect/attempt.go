@@ -114,7 +114,7 @@ func (a *attempt) park(ctx context.Context, why string) error {
 
 // attemptOf makes the call, and records what became of it.
 func attemptOf[T any](ctx context.Context, a *attempt, call func(context.Context, Call) (T, error)) (result T, err error) {
-	c := Call{IdempotencyKey: a.row.IdempotencyKey, Attempt: a.row.Attempt}
+	c := Call{IdempotencyKey: a.row.IdempotencyKey, Attempt: a.row.Attempt, Repeats: a.options.repeat > 0}
 	c.bind = func(ctx context.Context, fingerprint []byte) error { return a.l.rows.Bind(ctx, a.row, fingerprint) }
 	calling, stop := a.keep(WithCall(ctx, c))
 	returned := false

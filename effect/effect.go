@@ -39,6 +39,9 @@ type Call struct {
 	IdempotencyKey string
 	// Attempt counts the calls, this one included, from 1.
 	Attempt int
+	// Repeats says that a request which may have arrived may be sent again under
+	// the key, at once: the user chose Repeat, for the provider knows keys.
+	Repeats bool
 
 	bind func(ctx context.Context, fingerprint []byte) error
 }

@@ -110,6 +110,24 @@ func TestEveryAttemptBearsTheSameKey(t *testing.T) {
 	}
 }
 
+func TestOnlyARepeatedEffectMayBeSentAgainAtOnce(t *testing.T) {
+	look := effect.Lookup(time.Second, func(context.Context, effect.Call) (parcel, bool, error) { return parcel{}, false, nil })
+	for name, c := range map[string]struct {
+		how  effect.Option
+		want bool
+	}{"repeat": {effect.Repeat(time.Hour), true}, "park": {effect.Park(), false}, "lookup": {look, false}} {
+		_, err := newLab(t).do(func(_ context.Context, call effect.Call) (parcel, error) {
+			if call.Repeats != c.want {
+				t.Errorf("%s: Repeats is %v", name, call.Repeats)
+			}
+			return parcel{}, nil
+		}, c.how)
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestWhatAnErrorOfACallMeans(t *testing.T) {
 	permanent := func(err error) bool {
 		var p interface{ Permanent() bool }

@@ -51,6 +51,7 @@ func Example() {
 	// In a Consumer's Prepare, effect.Do makes this context.
 	ctx := effect.WithCall(context.Background(), effect.Call{
 		IdempotencyKey: effect.IdempotencyKey("stock-service", "order-42:paid", "create-label"),
+		Repeats:        true,
 	})
 	label, err := createLabel(ctx, "order 42")
 	fmt.Println(label, err, "- labels bought:", len(labels))

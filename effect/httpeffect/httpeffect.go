@@ -34,7 +34,8 @@
 //
 // "Yes" is for requests with an idempotency key, and for GET, HEAD, OPTIONS,
 // PUT and DELETE. A POST or PATCH without a key is sent once, whatever comes
-// of it. The meaning of 409 and 422 is that of the IETF draft "The
+// of it; and one of an effect that is parked or looked up (effect.Park,
+// effect.Lookup) is not sent again while an attempt is unknown. The meaning of 409 and 422 is that of the IETF draft "The
 // Idempotency-Key HTTP Header Field".
 //
 // "Certainly not done" (effect.NotDone), and "refused" (effect.Refused), hold

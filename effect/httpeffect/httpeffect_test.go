@@ -116,7 +116,7 @@ func newTransport(t *testing.T, cfg httpeffect.Config) *httpeffect.Transport {
 // post sends "an order" under a key.
 func post(ctx context.Context, t *httpeffect.Transport, url, key string) error {
 	if key != "" {
-		ctx = effect.WithCall(ctx, effect.Call{IdempotencyKey: key})
+		ctx = effect.WithCall(ctx, effect.Call{IdempotencyKey: key, Repeats: true})
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("an order"))
 	if err != nil {
@@ -304,7 +304,7 @@ func TestAClientGetsTheLastAnswerWhateverItsStatus(t *testing.T) {
 	defer client.CloseIdleConnections()
 	client.Timeout = time.Minute // it wraps the answer's body
 	for _, code := range []int{404, 307} {
-		req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"}), http.MethodPost, p.URL, strings.NewReader("an order"))
+		req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k", Repeats: true}), http.MethodPost, p.URL, strings.NewReader("an order"))
 		resp, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)

@@ -116,10 +116,20 @@ func (s *sending) fingerprint() []byte {
 }
 
 // repeatable tells whether the request may be sent again at all.
-func (s *sending) repeatable() bool {
+func (s *sending) repeatable() bool { return s.idempotent() || s.keyed }
+
+// idempotent tells whether HTTP itself says that twice is as good as once.
+func (s *sending) idempotent() bool {
 	switch s.req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete:
 		return true
 	}
-	return s.keyed
+	return false
+}
+
+// lookedAt tells whether the ledger wants to know first what became of an
+// attempt whose outcome is unknown: it parks or looks up.
+func (s *sending) lookedAt() bool {
+	call, of := effect.CallFrom(s.req.Context())
+	return of && !call.Repeats && !s.idempotent()
 }

@@ -116,14 +116,14 @@ func TestRequestsThatCannotBeMeantAreRefused(t *testing.T) {
 		"two keys":                func(r *http.Request) *http.Request { r.Header["Idempotency-Key"] = []string{"k", "k"}; return r },
 		"a call without a key":    func(r *http.Request) *http.Request { return r.WithContext(effect.WithCall(r.Context(), effect.Call{})) },
 		"a key of two lines": func(r *http.Request) *http.Request {
-			return r.WithContext(effect.WithCall(r.Context(), effect.Call{IdempotencyKey: "a\nb"}))
+			return r.WithContext(effect.WithCall(r.Context(), effect.Call{IdempotencyKey: "a\nb", Repeats: true}))
 		},
 		"a secret with the end of its line": func(r *http.Request) *http.Request { r.Header.Set("Authorization", "Bearer geheim\n"); return r },
 		"no host":                           func(r *http.Request) *http.Request { r.URL.Host = ""; return r },
 		"no URL":                            func(r *http.Request) *http.Request { r.URL = nil; return r },
 	} {
 		closed := false
-		req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"}), http.MethodPost, p.URL, nil)
+		req, _ := http.NewRequestWithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k", Repeats: true}), http.MethodPost, p.URL, nil)
 		req = change(req)
 		if req.Body == nil {
 			req.Body = http.NoBody
@@ -160,7 +160,7 @@ func TestARequestWithoutHeadersGetsItsKey(t *testing.T) {
 	p := serve(t)
 	at, _ := url.Parse(p.URL)
 	req := (&http.Request{Method: http.MethodPost, URL: at, Body: io.NopCloser(strings.NewReader("an order"))}).
-		WithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"}))
+		WithContext(effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k", Repeats: true}))
 	resp, err := newTransport(t, quick).Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -93,6 +93,9 @@ func (s *sending) retries(resp *http.Response, err error) bool {
 	if s.what != notDone && s.what != unknown || resp != nil && resp.StatusCode == http.StatusConflict && !s.keyed {
 		return false
 	}
+	if s.what == unknown && s.lookedAt() {
+		return false
+	}
 	least := least(resp)
 	if until, ok := ctx.Deadline(); ok && time.Until(until) <= least {
 		return false // the caller hears now, and when to come back

@@ -161,7 +161,7 @@ func TestWhatNetHTTPSendsAgainByItselfIsUnknown(t *testing.T) {
 		cfg.MaxAttempts = 1
 		transport := newTransport(t, cfg)
 		empty := func() error {
-			ctx := effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k"})
+			ctx := effect.WithCall(t.Context(), effect.Call{IdempotencyKey: "k", Repeats: true})
 			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+listener.Addr().String(), nil)
 			resp, err := transport.Do(req)
 			if err == nil {

@@ -21,7 +21,7 @@ func (a *app) deadletters() *cobra.Command {
 	var status string
 	list := &cobra.Command{Use: "list", Short: "List dead letters, newest first", Args: cobra.NoArgs}
 	filterFlags(list, &f)
-	list.Flags().StringVar(&status, "status", "unresolved", "only those of this status: "+texts(deadletter.Statuses())+"; unresolved (the first three), or all")
+	list.Flags().StringVar(&status, "status", "unresolved", "only those of this status: "+texts(deadletter.Statuses())+"; unresolved (the first four), or all")
 	list.Flags().IntVar(&f.Limit, "limit", deadletter.DefaultLimit, "how many at most")
 	list.Flags().Int64Var(&f.Before, "before", 0, "only IDs below this one: the next page")
 	show := &cobra.Command{Use: "show ID", Short: "Show one dead letter with its headers, its body and what was decided about it", Args: oneID}
