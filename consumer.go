@@ -182,8 +182,9 @@ func (c *Consumer[Tx]) receive(ctx context.Context, in *intake) error {
 		if n == 0 {
 			return nil
 		}
+		revocations := c.lanes.revoked()
 		deliveries, err := in.source.Receive(ctx, n)
-		c.take(in, deliveries)
+		c.take(in, deliveries, revocations)
 		switch {
 		case err == nil:
 			failures = 0
@@ -201,8 +202,9 @@ func (c *Consumer[Tx]) receive(ctx context.Context, in *intake) error {
 	return nil
 }
 
-// take puts deliveries in hand, or gives them back after a stop.
-func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery) {
+// take puts deliveries in hand, or gives them back after a stop, or if their
+// lane was revoked since there had been so many revocations.
+func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery, revocations int) {
 	slab := make([]job, len(deliveries))
 	jobs := make([]*job, len(deliveries))
 	for i, d := range deliveries {
@@ -226,7 +228,7 @@ func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery) {
 		}
 	}
 	c.toPrepare(jobs)
-	c.giveBack(c.lanes.add(jobs))
+	c.giveBack(c.lanes.add(jobs, revocations))
 }
 
 // revoke lets lanes go to another instance: what is in work is finished and

@@ -102,24 +102,41 @@ type lanes struct {
 	blocked map[string][]*line // behind those
 	held    int                // jobs in hand
 	stopped bool
+
+	revocations int            // so far
+	gone        map[string]int // broker lanes, and which revocation was their last
 }
 
 func newLanes() *lanes {
-	l := &lanes{named: map[lineName]*line{}, keys: map[string]*job{}, blocked: map[string][]*line{}}
+	l := &lanes{named: map[lineName]*line{}, keys: map[string]*job{}, blocked: map[string][]*line{}, gone: map[string]int{}}
 	l.all.prev, l.all.next = &l.all, &l.all
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
 
-// add takes jobs in. It returns those that it does not take because the
-// lanes have stopped.
-func (l *lanes) add(jobs []*job) (refused []*job) {
+// revoked returns how many revocations there have been, for add.
+func (l *lanes) revoked() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.revocations
+}
+
+// add takes jobs in. It returns those that it does not take, because the lanes
+// have stopped, or because the job's lane was revoked after as many
+// revocations as there had been before the job was received: it was on its way
+// then, those before it in its lane were dropped, and it would overtake them.
+// If the lane has come back meanwhile, the job comes again.
+func (l *lanes) add(jobs []*job, revocations int) (refused []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
 		return jobs
 	}
 	for _, j := range jobs {
+		if l.gone[j.delivery.Lane] > revocations {
+			refused = append(refused, j)
+			continue
+		}
 		name := j.lineName()
 		if name == (lineName{}) {
 			j.ownJobs[0] = j
@@ -141,7 +158,7 @@ func (l *lanes) add(jobs []*job) (refused []*job) {
 		l.held++
 	}
 	l.changed.Broadcast()
-	return nil
+	return refused
 }
 
 // queue puts a line where those wait who do what its first job needs.
@@ -432,6 +449,10 @@ func (l *lanes) drain() []*job {
 func (l *lanes) revoke(ctx context.Context, gone []string) (dropped []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.revocations++
+	for _, lane := range gone {
+		l.gone[lane] = l.revocations
+	}
 	var inWork []*job
 	l.each(func(in *line) { inWork, dropped = l.revokeIn(in, gone, inWork, dropped) })
 	l.changed.Broadcast()

@@ -20,6 +20,16 @@ import (
 type pinned struct {
 	*script
 	revoke func(ctx context.Context, lanes []string)
+	// onTheWay is called with what Receive is about to return.
+	onTheWay func([]*broker.Delivery)
+}
+
+func (p *pinned) Receive(ctx context.Context, max int) ([]*broker.Delivery, error) {
+	got, err := p.script.Receive(ctx, max)
+	if p.onTheWay != nil {
+		p.onTheWay(got)
+	}
+	return got, err
 }
 
 func (p *pinned) PinsLanes() bool { return true }
@@ -304,6 +314,36 @@ func TestARevokedLaneFinishesWhatIsInWorkAndDropsTheRest(t *testing.T) {
 	}
 	if got := r.events.count(kind(sekali.Released)); got != 4 {
 		t.Errorf("%d were released, want 4", got)
+	}
+}
+
+// Deliveries that Receive is about to return when their lane is revoked must
+// not overtake those before them, which were dropped.
+func TestDeliveriesOnTheirWayWhenTheirLaneIsRevokedAreNotBegun(t *testing.T) {
+	p := &pinned{}
+	p.onTheWay = func(got []*broker.Delivery) {
+		if slices.ContainsFunc(got, func(d *broker.Delivery) bool { return d.Message.ID == "a/2" }) {
+			p.revoke(context.Background(), []string{"p0"})
+		}
+	}
+	r := start(t, func(c *sekali.Config[*memstore.Tx], r *rig) {
+		p.script = r.source
+		c.Source = p
+	})
+	r.source.pushKeyed("p0", "a/1")
+	r.events.wait(t, 1, finished("a/1"))
+	r.source.pushKeyed("p0", "a/2")
+	r.source.pushKeyed("p1", "b/1") // others go on
+	r.events.wait(t, 1, finished("b/1"))
+	r.events.wait(t, 1, kind(sekali.Released))
+	r.source.pushKeyed("p0", "a/3") // of the lane's next life
+	r.events.wait(t, 1, finished("a/3"))
+	r.finish()
+	if got := r.effects("a"); got != "a/1 a/3" {
+		t.Errorf("effects of the entity: %s, want those of a/1 and a/3", got)
+	}
+	if got := r.source.told("a/2"); got != "retry" {
+		t.Errorf("the delivery that was on its way was told %q, want that it is given back", got)
 	}
 }
 
