@@ -25,7 +25,29 @@ var (
 	// say). A Consumer ends with it; it waits and calls again after any other
 	// error of Receive.
 	ErrClosed = errors.New("the source is closed")
+
+	// ErrRefused is wrapped by the error of a message that a broker was asked to
+	// keep and refuses, or that cannot travel by it at all: no queue or stream
+	// takes it, it is too large, a header has a name that the broker keeps for
+	// itself. Sent again as it is, it will be refused again, unless somebody
+	// mends the broker. A broker that is not there, does not answer, or is full
+	// has not refused.
+	ErrRefused = errors.New("the broker refuses it")
 )
+
+// refusal is an error that wraps ErrRefused besides.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() []error { return []error{r.error, ErrRefused} }
+
+// Refuse returns err as one that wraps ErrRefused besides, for Publishers; nil
+// for nil.
+func Refuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return refusal{err}
+}
 
 // Source is a subscription: a queue, a topic with a consumer group, a stream
 // with a durable consumer. Receive is called by one goroutine at a time;

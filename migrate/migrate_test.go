@@ -17,7 +17,7 @@ import (
 )
 
 // all are the files, oldest first.
-var all = []string{"00001_processed_messages.sql", "00002_dead_letters.sql", "00003_message_starts.sql", "00004_audit_trail.sql", "00005_external_effects.sql", "00006_entity_versions.sql"}
+var all = []string{"00001_processed_messages.sql", "00002_dead_letters.sql", "00003_message_starts.sql", "00004_audit_trail.sql", "00005_external_effects.sql", "00006_entity_versions.sql", "00007_outbox.sql"}
 
 // onEach runs a test on an empty schema of each database.
 func onEach(t *testing.T, f func(t *testing.T, d *dbtest.DB)) {

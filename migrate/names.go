@@ -67,6 +67,15 @@ func (n names) VersionsName() string { return n.tables.EntityVersions }
 // AuditName is the bare name of audit_trail.
 func (n names) AuditName() string { return n.tables.AuditTrail }
 
+// OutboxName is the bare name of outbox_messages.
+func (n names) OutboxName() string { return n.tables.OutboxMessages }
+
+// Outbox is outbox_messages, with its schema, in quotes.
+func (n names) Outbox() string { return n.qualified(n.OutboxName()) }
+
+// OutboxSide is one of the tables beside it, with its schema, in quotes.
+func (n names) OutboxSide(suffix string) string { return n.qualified(n.OutboxName() + "_" + suffix) }
+
 // Messages is processed_messages, with its schema, in quotes.
 func (n names) Messages() string { return n.qualified(n.MessagesName()) }
 
@@ -105,6 +114,8 @@ func (n names) IndexName(of, suffix string) string {
 		return n.EffectsName() + "_" + suffix
 	case "Audit":
 		return n.AuditName() + "_" + suffix
+	case "Outbox":
+		return n.OutboxName() + "_" + suffix
 	}
 	return n.MessagesName() + "_" + suffix
 }
@@ -131,6 +142,7 @@ func (n names) versionTable() string {
 		{"external_effects", n.tables.ExternalEffects, plain.ExternalEffects},
 		{"entity_versions", n.tables.EntityVersions, plain.EntityVersions},
 		{"audit_trail", n.tables.AuditTrail, plain.AuditTrail},
+		{"outbox_messages", n.tables.OutboxMessages, plain.OutboxMessages},
 	} {
 		if pair[1] != pair[2] { // a later version's further tables change nothing
 			renamed = true

@@ -23,6 +23,10 @@ type Tables struct {
 	EntityVersions string
 	// AuditTrail defaults to "audit_trail".
 	AuditTrail string
+	// OutboxMessages defaults to "outbox_messages". Beside it are the tables
+	// with which Relays share it: its name with _lanes, _relays and, on MySQL,
+	// _locks behind it.
+	OutboxMessages string
 }
 
 // identifier is what a name of a table may be: it is short enough for every
@@ -50,6 +54,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.AuditTrail == "" {
 		t.AuditTrail = "audit_trail"
 	}
+	if t.OutboxMessages == "" {
+		t.OutboxMessages = "outbox_messages"
+	}
 	return t
 }
 
@@ -62,7 +69,7 @@ func (t Tables) Validate() error {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
 	named := map[string]bool{}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions} {
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions, t.OutboxMessages} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}

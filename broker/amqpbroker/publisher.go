@@ -80,10 +80,24 @@ func (p *Publisher) sender(ctx context.Context, topic string) (*amqp.Sender, err
 		if gone(err) && !isLink(err) {
 			p.reset()
 		}
+		err = refused(err)
 		return nil, fmt.Errorf("publish to %q at %s: %w: is the address there, and may the user send to it?", topic, RedactURL(p.cfg.URL), err)
 	}
 	p.senders[topic] = s
 	return s, nil
+}
+
+// refused tells of an error that it is the broker's word about the address.
+func refused(err error) error {
+	var link *amqp.LinkError
+	if !errors.As(err, &link) || link.RemoteErr == nil {
+		return err
+	}
+	switch link.RemoteErr.Condition {
+	case amqp.ErrCondNotFound, amqp.ErrCondUnauthorizedAccess, amqp.ErrCondNotAllowed, amqp.ErrCondMessageSizeExceeded:
+		return broker.Refuse(err)
+	}
+	return err
 }
 
 func isLink(err error) bool {
@@ -159,7 +173,7 @@ type receipt struct {
 func (p *Publisher) send(ctx context.Context, m broker.Message) (*receipt, error) {
 	w, err := wireOf(m)
 	if err != nil {
-		return nil, err
+		return nil, broker.Refuse(err)
 	}
 	s, err := p.sender(ctx, m.Topic)
 	if err != nil {
@@ -184,10 +198,13 @@ func (r *receipt) wait(ctx context.Context, p *Publisher) error {
 	case *amqp.StateAccepted:
 		return nil
 	case *amqp.StateRejected:
-		if s.Error != nil {
-			return fmt.Errorf("the broker rejects it: %w", s.Error)
+		if s.Error != nil && s.Error.Condition == amqp.ErrCondResourceLimitExceeded {
+			return fmt.Errorf("the broker is full: %w", s.Error)
 		}
-		return errors.New("the broker rejects it")
+		if s.Error != nil {
+			return broker.Refuse(fmt.Errorf("the broker rejects it: %w", s.Error))
+		}
+		return broker.Refuse(errors.New("the broker rejects it"))
 	}
 	return fmt.Errorf("the broker does not keep it: it says %T", state)
 }

@@ -188,6 +188,9 @@ func nowhere(t *testing.T, h Harness) {
 			t.Errorf("message %d: got %v, want an error: %v", i, failed.Errs[i], bad)
 		}
 	}
+	if !errors.Is(failed.Errs[1], broker.ErrRefused) {
+		t.Errorf("%v is not told as the broker's refusal", failed.Errs[1])
+	}
 	b.sameSet(bodies(b.receive(b.source(), 2)), []string{string(good.Body), string(good2.Body)})
 }
 

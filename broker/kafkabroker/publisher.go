@@ -54,12 +54,25 @@ func (p *Publisher) Publish(ctx context.Context, m ...broker.Message) error {
 		}
 		bad = true
 		i := at[r.Record]
-		failed.Errs[i] = fmt.Errorf("publish to the topic %q of Kafka: %w%s", m[i].Topic, r.Err, mend(r.Err))
+		failed.Errs[i] = fmt.Errorf("publish to the topic %q of Kafka: %w%s", m[i].Topic, refused(r.Err), mend(r.Err))
 	}
 	if bad {
 		return failed
 	}
 	return nil
+}
+
+// refused tells of an error that it is the broker's word about the record.
+func refused(err error) error {
+	for _, code := range []error{
+		kerr.UnknownTopicOrPartition, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidTopicException,
+		kerr.InvalidRecord, kerr.TopicAuthorizationFailed, kerr.PolicyViolation,
+	} {
+		if errors.Is(err, code) {
+			return broker.Refuse(err)
+		}
+	}
+	return err
 }
 
 func mend(err error) string {

@@ -83,7 +83,7 @@ func (b *Broker) Publish(ctx context.Context, m ...broker.Message) error {
 			if failed == nil {
 				failed = &broker.PublishError{Errs: make([]error, len(m))}
 			}
-			failed.Errs[i] = fmt.Errorf("publish message %q: nothing listens on topic %q: add it to Options.Topics", m[i].ID, m[i].Topic)
+			failed.Errs[i] = broker.Refuse(fmt.Errorf("publish message %q: nothing listens on topic %q: add it to Options.Topics", m[i].ID, m[i].Topic))
 			continue
 		}
 		b.keep(m[i].Clone())

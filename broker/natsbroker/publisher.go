@@ -157,11 +157,15 @@ func (b *publishing) send(i int, m broker.Message) {
 		return
 	}
 	out, err := b.p.natsMessage(m)
-	if err == nil {
-		out.Reply = b.inbox + strconv.Itoa(i)
-		err = b.p.nc.PublishMsg(out)
-	}
 	if err != nil {
+		b.fail(i, broker.Refuse(err))
+		return
+	}
+	out.Reply = b.inbox + strconv.Itoa(i)
+	if err := b.p.nc.PublishMsg(out); err != nil {
+		if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) {
+			err = broker.Refuse(err)
+		}
 		b.fail(i, connectionError(err))
 		return
 	}
@@ -211,7 +215,7 @@ func (b *publishing) answer(ack *nats.Msg) {
 // that it has already, by its id, it keeps too.)
 func ackError(ack *nats.Msg) error {
 	if len(ack.Data) == 0 && ack.Header.Get("Status") == "503" {
-		return fmt.Errorf("%w: make a stream for it, or correct Message.Topic", ErrNoStream)
+		return broker.Refuse(fmt.Errorf("%w: make a stream for it, or correct Message.Topic", ErrNoStream))
 	}
 	var said struct {
 		Error  *jetstream.APIError `json:"error"`
@@ -219,9 +223,11 @@ func ackError(ack *nats.Msg) error {
 	}
 	switch err := json.Unmarshal(ack.Data, &said); {
 	case err != nil || said.Error == nil && said.Stream == "":
-		return fmt.Errorf("%w: something that is not a stream answered", ErrNoStream)
+		return broker.Refuse(fmt.Errorf("%w: something that is not a stream answered", ErrNoStream))
+	case said.Error != nil && said.Error.Code == 400: // what is asked for is wrong
+		return broker.Refuse(fmt.Errorf("the stream refused it: %w", said.Error))
 	case said.Error != nil:
-		return fmt.Errorf("the stream refused it: %w", said.Error)
+		return fmt.Errorf("the stream does not keep it now: %w", said.Error)
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/sekali/sekali/broker"
 )
 
 // confirming is a channel with publisher confirms. One Publish has it at a
@@ -186,7 +188,7 @@ func (b *batch) match() {
 }
 
 func (b *batch) returned(r *amqp.Return) {
-	err := fmt.Errorf("%w (%d %s): make the queue or its binding, or correct Message.Topic", ErrUnroutable, r.ReplyCode, r.ReplyText)
+	err := broker.Refuse(fmt.Errorf("%w (%d %s): make the queue or its binding, or correct Message.Topic", ErrUnroutable, r.ReplyCode, r.ReplyText))
 	found := false
 	for i := b.next; i < len(b.out) && !found; i++ {
 		if b.confirms[i] != nil && b.errs[i] == nil && b.out[i].is(r) {

@@ -112,7 +112,9 @@ func (p *Publisher) Publish(ctx context.Context, m ...broker.Message) error {
 	}
 	out, errs := make([]outgoing, len(m)), make([]error, len(m))
 	for i := range m {
-		out[i], errs[i] = p.outgoingOf(m[i])
+		var err error
+		out[i], err = p.outgoingOf(m[i])
+		errs[i] = broker.Refuse(err)
 	}
 	if err := p.send(ctx, out, errs); err != nil {
 		return fmt.Errorf("publish to RabbitMQ: %w", err)
@@ -250,7 +252,7 @@ func (p *Publisher) exchange(ctx context.Context, l *link, name string) error {
 		return ch.ExchangeDeclarePassive(name, amqp.ExchangeDirect, true, false, false, false, nil)
 	})
 	if said(err, amqp.NotFound) {
-		return fmt.Errorf("%w: the exchange %q is not there: make it, or correct Message.Topic", ErrUnroutable, name)
+		return broker.Refuse(fmt.Errorf("%w: the exchange %q is not there: make it, or correct Message.Topic", ErrUnroutable, name))
 	}
 	if err != nil {
 		return fmt.Errorf("look for the exchange %q: %w", name, err)

@@ -121,7 +121,7 @@ func (p *Publisher) send(ctx context.Context, m []broker.Message, errs []error) 
 	for i := range m {
 		args, err := p.entryArgs(m[i])
 		if err != nil {
-			errs[i] = err
+			errs[i] = broker.Refuse(err)
 			continue
 		}
 		cmd := redis.NewCmd(ctx, args...)
@@ -149,7 +149,9 @@ func (p *Publisher) outcome(cmd *redis.Cmd, failed error, replicas *redis.IntCmd
 	id, _ := cmd.Val().(string)
 	switch {
 	case errors.Is(err, redis.Nil):
-		return fmt.Errorf("%w: make it, or leave OnlyExisting out", ErrNoStream)
+		return broker.Refuse(fmt.Errorf("%w: make it, or leave OnlyExisting out", ErrNoStream))
+	case redis.HasErrorPrefix(err, "WRONGTYPE"), redis.HasErrorPrefix(err, "NOPERM"):
+		return broker.Refuse(err)
 	case err != nil:
 		return err
 	case id == "" && failed != nil: // it was not sent

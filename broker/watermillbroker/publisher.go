@@ -68,7 +68,9 @@ func (p *Publisher) Publish(ctx context.Context, messages ...broker.Message) err
 	result, failed := &broker.PublishError{Errs: make([]error, len(messages))}, false
 	for i, m := range messages {
 		w, err := p.wireOf(m)
-		if err == nil {
+		if err != nil {
+			err = broker.Refuse(err)
+		} else {
 			err = ctx.Err()
 		}
 		if err == nil {

@@ -38,6 +38,7 @@ const (
 	goredis  = "github.com/redis/go-redis/v9/..."
 	failsafe = "github.com/failsafe-go/failsafe-go/..."
 	amqp10   = "github.com/Azure/go-amqp/..."
+	uuid     = "github.com/google/uuid"
 	goose    = "github.com/pressly/goose/v3/..."
 )
 
@@ -50,16 +51,17 @@ var house = map[string]room{
 	"deadletter":        {[]string{"broker"}, "a letter holds a message; it knows no store and no consumer"},
 	"effect":            {nil, "it knows keys, not messages, and no store"},
 	"effect/httpeffect": {[]string{"effect", failsafe}, "who calls no HTTP links no HTTP"},
+	"outbox":            {[]string{"store", "broker", uuid}, "it knows the table through a store and the way out through a broker"},
 	"migrate":           {[]string{"store", goose}, "users run it with a driver of their own; it knows the names of tables, and no store"},
 
-	"store/pgxstore":                  {[]string{"store", "deadletter", "effect", "store/internal/pgsql", "store/sqlstore", "store/sqlstore/postgres", pgx}, "stores never import sekali, and one store one client library"},
+	"store/pgxstore":                  {[]string{"store", "deadletter", "effect", "outbox", "store/internal/pgsql", "store/sqlstore", "store/sqlstore/postgres", pgx}, "stores never import sekali, and one store one client library"},
 	"store/internal/pgsql":            {[]string{"store"}, "the SQL of PostgreSQL is written once, whichever client carries it, so it knows none"},
-	"store/sqlstore":                  {[]string{"store", "broker", "deadletter", "effect", "store/sqlstore/internal/..."}, "database/sql alone: a user of one database does not link the drivers of others"},
+	"store/sqlstore":                  {[]string{"store", "broker", "deadletter", "effect", "outbox", "store/sqlstore/internal/..."}, "database/sql alone: a user of one database does not link the drivers of others"},
 	"store/sqlstore/internal/sqltext": {[]string{"store", "store/sqlstore"}, "text that dialects share; no driver"},
 	"store/sqlstore/postgres":         {[]string{"store", "store/sqlstore", "store/sqlstore/internal/...", "store/internal/pgsql", pgx}, "one driver each"},
 	"store/sqlstore/mysql":            {[]string{"store", "store/sqlstore", "store/sqlstore/internal/...", mysql}, "one driver each"},
 	"store/sqlstore/sqlite":           {[]string{"store", "store/sqlstore", "store/sqlstore/internal/...", sqlite}, "one driver each"},
-	"store/storetest":                 {[]string{"store", "broker", "deadletter", "effect"}, "a suite for every store, so it knows none"},
+	"store/storetest":                 {[]string{"store", "broker", "deadletter", "effect", "outbox"}, "a suite for every store, so it knows none"},
 
 	"broker/membroker":       {[]string{"broker"}, "brokers know the contract and their client library alone"},
 	"broker/natsbroker":      {[]string{"broker", nats}, "brokers know the contract and their client library alone"},

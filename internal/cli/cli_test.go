@@ -124,14 +124,14 @@ func TestMigrateMakesTablesAndTakesThemBack(t *testing.T) {
 	step("applied 00001_processed_messages", "migrate", "up")
 	step("nothing to do", "migrate", "up")
 	step("00002_dead_letters", "migrate", "status")
-	step("taken back 00006_entity_versions", "migrate", "down")
+	step("taken back 00007_outbox", "migrate", "down")
 	step("no: run sekali migrate up", "migrate", "status")
 	var states []struct {
 		Name      string     `json:"name"`
 		AppliedAt *time.Time `json:"applied_at"`
 	}
 	r := run(t, "migrate", "status", "--output", "json", "--database", url)
-	if err := json.Unmarshal([]byte(r.stdout), &states); err != nil || len(states) != 6 || states[4].AppliedAt == nil || states[5].AppliedAt != nil {
+	if err := json.Unmarshal([]byte(r.stdout), &states); err != nil || len(states) != 7 || states[5].AppliedAt == nil || states[6].AppliedAt != nil {
 		t.Errorf("the status in JSON is %s (%v)", r.stdout, err)
 	}
 }

@@ -34,6 +34,9 @@ func (s *Store) Commit(ctx context.Context, tx pgx.Tx) error {
 	err = s.commit(ctx, t)
 	if err == nil {
 		t.giveBack()
+		for _, f := range t.after {
+			f()
+		}
 		return nil
 	}
 	err = fmt.Errorf("%s: %w", doing, err)

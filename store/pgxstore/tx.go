@@ -20,6 +20,8 @@ type transaction struct {
 
 	over  atomic.Bool
 	large atomic.Bool // LargeObjects was called
+
+	after []func() // the commit
 }
 
 func newTransaction(conn *pgxpool.Conn, inner pgx.Tx, plan *pgsql.Plan, xid string) *transaction {

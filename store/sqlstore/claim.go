@@ -22,8 +22,9 @@ type transaction struct {
 	keys   *Keys
 	shape  Shape
 	mark   string
-	prove  string // the statement; empty if nothing was fresh
-	left   bool   // to a COMMIT or ROLLBACK that does not return
+	prove  string   // the statement; empty if nothing was fresh
+	left   bool     // to a COMMIT or ROLLBACK that does not return
+	after  []func() // its commit
 }
 
 // Begin implements store.Store. The transaction has the isolation level that

@@ -122,6 +122,8 @@ type Texts struct {
 	// Millis is an expression for the time in milliseconds since 1970 by the
 	// database's clock.
 	Millis string
+	// MillisOf returns an expression for such a time of a column that Now wrote.
+	MillisOf func(column string) string
 	// ExternalEffects is the quoted name of the table external_effects.
 	ExternalEffects string
 	// EntityVersions is the quoted name of the table entity_versions.
@@ -133,6 +135,13 @@ type Texts struct {
 	ForUpdate string
 	// AuditTrail is the quoted name of the table audit_trail.
 	AuditTrail string
+	// OutboxMessages, OutboxLanes and OutboxRelays are the quoted names of the
+	// table outbox_messages and of those with which Relays share it.
+	OutboxMessages, OutboxLanes, OutboxRelays string
+	// OutboxLock is a statement that locks the ordering key that is its one
+	// parameter until the transaction ends; empty where there is one writer at a
+	// time.
+	OutboxLock string
 	// MessageStarts is the quoted name of the table message_starts.
 	MessageStarts string
 	// OnStart is what follows INSERT … VALUES to add, instead, to the start

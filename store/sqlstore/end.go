@@ -47,6 +47,9 @@ func (s *Store) Commit(ctx context.Context, tx *sql.Tx) error {
 	if err := s.sendCommit(ctx, t); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
+	for _, f := range t.after {
+		f()
+	}
 	return nil
 }
 

@@ -91,6 +91,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"versions", versionTests[Tx]()},
 		{"starts", startTests[Tx]()},
 		{"claims taken back", unclaimTests[Tx]()},
+		{"outbox", outboxTests[Tx]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

@@ -196,3 +196,6 @@ func checkXID(xid string) error {
 	}
 	return nil
 }
+
+// OutboxLock locks an ordering key of the outbox until the transaction ends.
+const OutboxLock = "SELECT pg_advisory_xact_lock(hashtextextended(encode($1::bytea, 'hex'), 7))"

@@ -219,8 +219,16 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OnVersion:       "ON DUPLICATE KEY UPDATE version = GREATEST(version, VALUES(version)), updated_at = VALUES(updated_at)",
 		ForUpdate:       " FOR UPDATE",
 		AuditTrail:      sqltext.Quote(t, t.AuditTrail, "`"),
-		MessageStarts:   sqltext.Quote(t, t.MessageStarts, "`"),
-		OnStart:         "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
+		MillisOf: func(column string) string {
+			return "CAST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + column + ") / 1000 AS SIGNED)"
+		},
+		OutboxMessages: sqltext.Quote(t, t.OutboxMessages, "`"),
+		OutboxLanes:    sqltext.Quote(t, t.OutboxMessages+"_lanes", "`"),
+		OutboxRelays:   sqltext.Quote(t, t.OutboxMessages+"_relays", "`"),
+		// A write, so that on Galera two nodes get in each other's way.
+		OutboxLock:    "UPDATE " + sqltext.Quote(t, t.OutboxMessages+"_locks", "`") + " SET adds = adds + 1 WHERE slot = CRC32(?) % 256",
+		MessageStarts: sqltext.Quote(t, t.MessageStarts, "`"),
+		OnStart:       "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
 	}
 }
 

@@ -179,6 +179,11 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OnVersion:       sqltext.OnVersion("GREATEST", pgsql.Quote(t, t.EntityVersions)+"."),
 		ForUpdate:       " FOR UPDATE",
 		AuditTrail:      pgsql.Quote(t, t.AuditTrail),
+		MillisOf:        func(column string) string { return "CAST(extract(epoch FROM " + column + ") * 1000 AS bigint)" },
+		OutboxMessages:  pgsql.Quote(t, t.OutboxMessages),
+		OutboxLanes:     pgsql.Quote(t, t.OutboxMessages+"_lanes"),
+		OutboxRelays:    pgsql.Quote(t, t.OutboxMessages+"_relays"),
+		OutboxLock:      pgsql.OutboxLock,
 		MessageStarts:   starts,
 		OnStart:         sqltext.OnStart(starts + "."),
 	}

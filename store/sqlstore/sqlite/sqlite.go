@@ -147,7 +147,13 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		EntityVersions:  sqltext.Quote(t, t.EntityVersions, `"`),
 		OnVersion:       sqltext.OnVersion("max", ""),
 		AuditTrail:      sqltext.Quote(t, t.AuditTrail, `"`),
-		MessageStarts:   sqltext.Quote(t, t.MessageStarts, `"`),
-		OnStart:         sqltext.OnStart(""),
+		MillisOf: func(column string) string {
+			return "CAST((julianday(" + column + ") - 2440587.5) * 86400000 AS INTEGER)"
+		},
+		OutboxMessages: sqltext.Quote(t, t.OutboxMessages, `"`),
+		OutboxLanes:    sqltext.Quote(t, t.OutboxMessages+"_lanes", `"`),
+		OutboxRelays:   sqltext.Quote(t, t.OutboxMessages+"_relays", `"`),
+		MessageStarts:  sqltext.Quote(t, t.MessageStarts, `"`),
+		OnStart:        sqltext.OnStart(""),
 	}
 }
