@@ -22,7 +22,12 @@ type Querier interface {
 //
 // A Dialect may have a method Unread(driverConn any) bool as well. It tells,
 // without I/O, that a result was not read to its end, where a further
-// statement would break such a connection.
+// statement would break such a connection. And it may have a method
+//
+//	Ages(t store.Tables, sh Shape, consumer string, keys []string) (query string, args []any)
+//
+// that returns the query for store.Ager: the stored form of each of keys that
+// has a row, and how many microseconds ago that was written, or NULL.
 type Dialect interface {
 	// Check compares processed_messages with what Sekali needs, by reading the
 	// catalogue through q. A *store.SchemaError says what is wrong. A missing

@@ -83,6 +83,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"fingerprints", fingerprintTests[Tx]()},
 		{"isolation", isolationTests[Tx]()},
 		{"time", timeTests[Tx]()},
+		{"ages", ageTests[Tx]()},
 		{"schema", schemaTests[Tx]()},
 		{"dead letters", letterTests[Tx]()},
 		{"held messages", holdTests[Tx]()},

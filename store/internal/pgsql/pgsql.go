@@ -114,6 +114,18 @@ func (s Statements) Seen(shape Shape) string {
 		" ON m.consumer_name = $1::text AND m.message_key = k.message_key"
 }
 
+// Ages returns the statement that tells how old the rows of keys are: $1 is the
+// consumer, $2 an Array of stored keys. It returns the stored form of each key
+// that is there, and the age in microseconds, NULL if it has no time.
+func (s Statements) Ages(shape Shape) string {
+	now := "clock_timestamp()"
+	if shape.LocalTime {
+		now = "clock_timestamp() AT TIME ZONE 'UTC'"
+	}
+	return "SELECT message_key::text, (extract(epoch FROM " + now + " - processed_at) * 1000000)::bigint FROM " + s.table +
+		" WHERE consumer_name = $1::text AND message_key = ANY($2::text[])"
+}
+
 // Survived returns the statement that tells whether a claim outlived its
 // transaction: $1 is the consumer, $2 an Array of stored keys, $3 the Xmin of
 // the transaction. It returns one boolean. A rival's row has another xmin, so

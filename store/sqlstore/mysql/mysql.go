@@ -160,6 +160,16 @@ func (dialect) Read(
 	return nil
 }
 
+// Ages is for store.Ager. UNIX_TIMESTAMP() of now has no fraction; that of
+// NOW(6) would go through the session's zone, where an hour comes twice a year.
+func (dialect) Ages(t store.Tables, sh sqlstore.Shape, consumer string, keys []string) (query string, args []any) {
+	age := "CAST((UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) / 1000000 - UNIX_TIMESTAMP(processed_at)) * 1000000 AS SIGNED)"
+	if sh.LocalTime {
+		age = "TIMESTAMPDIFF(MICROSECOND, processed_at, UTC_TIMESTAMP(6))"
+	}
+	return "SELECT message_key, " + age + " FROM " + table(t) + where(len(keys)), sqlstore.Args(&sqlstore.Keys{Consumer: consumer}, keys)
+}
+
 // Guard makes a savepoint and releases it: whatever ends the transaction (a
 // deadlock, DDL, a COMMIT of the handler's own) takes it away.
 func (dialect) Guard(string) (protect, prove string, err error) {

@@ -112,6 +112,11 @@ func (dialect) Read(
 	})
 }
 
+// Ages is for store.Ager.
+func (dialect) Ages(t store.Tables, sh sqlstore.Shape, consumer string, keys []string) (query string, args []any) {
+	return pgsql.New(t).Ages(pgsql.Shape{LocalTime: sh.LocalTime}), []any{consumer, pgsql.Array(keys)}
+}
+
 // Guard compares the transaction's id.
 func (dialect) Guard(xid string) (protect, prove string, err error) {
 	prove, err = pgsql.Guard(xid)

@@ -82,6 +82,12 @@ func (dialect) Read(
 	return nil
 }
 
+// Ages is for store.Ager.
+func (dialect) Ages(t store.Tables, _ sqlstore.Shape, consumer string, keys []string) (query string, args []any) {
+	return "SELECT message_key, CAST((julianday('now') - julianday(processed_at)) * 86400000000 AS INTEGER) FROM " + table(t) +
+		exact + sqltext.Repeat("?", len(keys)) + ")", sqlstore.Args(&sqlstore.Keys{Consumer: consumer}, keys)
+}
+
 // Guard makes a savepoint and releases it: it is gone if the transaction is.
 func (dialect) Guard(string) (protect, prove string, err error) {
 	return "SAVEPOINT sekali_claim", "RELEASE SAVEPOINT sekali_claim", nil
