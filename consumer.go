@@ -33,6 +33,10 @@ type Consumer[Tx any] struct {
 	redriven  *intake  // of redrives
 	ran       atomic.Bool
 
+	tracer Tracer     // nil: the Observer is none
+	ager   store.Ager // nil: nobody wants to know, or it is not known
+	mine   *recent
+
 	stopping atomic.Bool  // what is in work is finished, no more is begun
 	revoking atomic.Int32 // lanes go to another instance, which waits
 }
@@ -45,6 +49,7 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 		return nil, fmt.Errorf("new consumer %q: %w", cfg.Name, err)
 	}
 	c := &Consumer[Tx]{cfg: full, lanes: newLanes()}
+	c.watch()
 	c.broker = &intake{source: full.Source, settle: newSettler(full.Source, c.observe)}
 	c.delayer = newDelayer(full.Source)
 	c.pace = newPace(full.Batch, full.Workers)
@@ -207,9 +212,10 @@ func (c *Consumer[Tx]) receive(ctx context.Context, in *intake) error {
 func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery, revocations int) {
 	slab := make([]job, len(deliveries))
 	jobs := make([]*job, len(deliveries))
+	now := time.Now()
 	for i, d := range deliveries {
 		j := &slab[i]
-		j.from, j.delivery, j.message = in, d, Message{Message: d.Message}
+		j.from, j.delivery, j.message, j.received = in, d, Message{Message: d.Message}, now
 		jobs[i] = j
 		if in != c.broker {
 			j.redrive = redriveOf(d)

@@ -20,6 +20,7 @@ type job struct {
 	order    string              // the ordering key; empty: none
 	bad      error               // why its key or ordering key could not be taken
 	reason   deadletter.Reason
+	received time.Time
 
 	attempts  int // calls of the handler in vain, the message alone in its transaction
 	conflicts int // transactions in a row that others got in the way of
@@ -38,6 +39,11 @@ type job struct {
 	done        bool        // to be acknowledged: it leaves its line
 	expired     bool        // it stood behind one that had expired, and left with it
 	revoked     atomic.Bool // its lane has gone to another instance while it was in work
+
+	// For the Observer.
+	preparing time.Duration // how long Prepare took
+	handling  time.Duration // the handler, Prepare included, the last time it was called
+	handled   time.Time     // when that ended, the message alone in its transaction
 
 	// letter is set once the message is to become a dead letter: then only
 	// writing it is left to do.

@@ -22,7 +22,9 @@ type EventKind uint8
 // The events, and the fields of Event that each has beside Kind and Consumer.
 //
 //	Received         Message, Redelivered
-//	Finished         Message, Outcome, Duration      after the commit, before the acknowledgement
+//	Committed        Count, Duration                 a transaction gave Count messages their effects, duplicates among them; its commit took Duration
+//	Finished         Message, Outcome, Duration      after the commit, before the acknowledgement. Duration: of all of the transaction.
+//	                                                 Processed: Handling; Duplicate: Cause, and Age if an AgeWatcher wants it
 //	AttemptFailed    Message, Attempt, Err, Pause    it will be tried again (Pause) or dead-lettered next
 //	Conflicted       Message, Err, Pause, Count      deadlock and the like; not counted as an attempt. Count: of a batch, whose first Message is
 //	Interrupted      Message, Err, Pause, Count      the database is not there, or unfit; not counted
@@ -56,12 +58,13 @@ const (
 	Stopped
 	Held
 	Suspected
+	Committed
 )
 
 var eventNames = [...]string{
 	"unknown", "received", "finished", "attempt failed", "conflicted", "interrupted", "dead-lettered",
 	"dead letter failed", "expired", "released", "settled", "settle failed", "receive failed", "check failed",
-	"started", "stopped", "held", "suspected",
+	"started", "stopped", "held", "suspected", "committed",
 }
 
 // String returns the name of the event in lower case.
@@ -84,8 +87,16 @@ type Event struct {
 	Attempt     int
 	Pause       time.Duration
 	Reason      deadletter.Reason
-	Count       int
-	Err         error
+	// Handling is how long the handler took for this message; of a HandleBatch
+	// its share. Prepare is part of it.
+	Handling time.Duration
+	// Cause of a duplicate.
+	Cause Cause
+	// Age of a duplicate is how long ago it was processed, by the database's
+	// clock; 0: unknown.
+	Age   time.Duration
+	Count int
+	Err   error
 }
 
 // LogTo returns an Observer that writes to a logger: start and stop as
@@ -111,10 +122,19 @@ func (l logObserver) Observe(e Event) {
 	}
 	attrs := []slog.Attr{slog.String("consumer", e.Consumer)}
 	if e.Message != nil {
-		attrs = append(attrs, slog.String("key", e.Message.Key()), slog.String("id", e.Message.ID))
+		attrs = append(attrs, slog.String("key", e.Message.Key()), slog.String("message_id", e.Message.ID))
+		if letter := e.Message.Letter(); letter != 0 {
+			attrs = append(attrs, slog.Int64("letter", letter))
+		}
 	}
 	if e.Outcome != 0 {
 		attrs = append(attrs, slog.String("outcome", e.Outcome.String()))
+	}
+	if e.Cause != 0 {
+		attrs = append(attrs, slog.String("cause", e.Cause.String()))
+	}
+	if e.Age != 0 {
+		attrs = append(attrs, slog.Duration("age", e.Age))
 	}
 	if e.Attempt != 0 {
 		attrs = append(attrs, slog.Int("attempt", e.Attempt))

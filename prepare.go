@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/sekali/sekali/deadletter"
 )
@@ -80,10 +81,16 @@ func (c *Consumer[Tx]) prepare(ctx context.Context, j *job) error {
 		return nil
 	}
 	return guard(func() error {
-		commit, err := c.cfg.Prepare(ctx, copies([]*job{j})[0])
+		began, own := time.Now(), copies([]*job{j})
+		var commit Commit[Tx]
+		err := c.traced(ctx, own, func(ctx context.Context) (err error) {
+			commit, err = c.cfg.Prepare(ctx, own[0])
+			return err
+		})
 		if err != nil {
 			return err
 		}
+		j.preparing = time.Since(began)
 		if commit == nil {
 			commit = func(context.Context, Tx) error { return nil }
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store"
 )
 
 // step brings a job one attempt further. It returns true when the message is
@@ -25,7 +26,10 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 		return c.failed(ctx, j, err)
 	}
 	outcome := outcomeFor(j, states[0])
-	c.finished([]*job{j}, states, began)
+	if states[0] == store.Fresh {
+		c.committed(1, time.Since(j.handled))
+	}
+	c.finished(ctx, []*job{j}, states, began)
 	if outcome == Conflict {
 		return c.condemn(ctx, j, deadletter.Conflict, ErrConflict)
 	}

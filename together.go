@@ -125,7 +125,7 @@ func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int
 	}
 	if len(fresh) == 0 {
 		_ = c.cfg.Store.Rollback(ctx, tx) // nothing was changed
-		c.finished(jobs, states, began)
+		c.finished(ctx, jobs, states, began)
 		return len(jobs), nobody, nil
 	}
 	ran, bad, err := c.handle(ctx, tx, pick(jobs, fresh), began.Add(c.cfg.Batch.MaxOpen))
@@ -142,11 +142,13 @@ func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int
 			return 0, nobody, errors.Join(err, c.cfg.Store.Rollback(ctx, tx))
 		}
 	}
+	handled := time.Now()
 	if err := c.cfg.Store.Commit(ctx, tx); err != nil {
 		return 0, nobody, err
 	}
 	c.pace.went(ran, time.Since(began))
-	c.finished(jobs[:n], states, began)
+	c.committed(n, time.Since(handled))
+	c.finished(ctx, jobs[:n], states, began)
 	return n, nobody, nil
 }
 
@@ -166,7 +168,7 @@ func pick[T any](jobs []T, indexes []int) []T {
 // between two; or whose fault an error is.
 func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, jobs []*job, until time.Time) (ran, bad int, err error) {
 	var messages []*Message
-	if c.cfg.Prepare == nil {
+	if c.cfg.Prepare == nil || c.tracer != nil {
 		messages = copies(jobs)
 	}
 	var live []int // for HandleBatch: those that are not stale
@@ -180,23 +182,14 @@ func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, jobs []*job, until tim
 			if len(live) == 0 {
 				return nil
 			}
-			return c.cfg.HandleBatch(ctx, tx, pick(messages, live))
+			return c.handleBatch(ctx, tx, jobs, live, messages)
 		}
-		for ran < len(jobs) {
-			stale, err := c.advance(ctx, tx, jobs[ran])
-			switch {
-			case stale || err != nil:
-			case c.cfg.Prepare != nil:
-				err = c.commit(ctx, tx, jobs[ran])
-			default:
-				err = c.cfg.Handle(ctx, tx, messages[ran])
-			}
-			if err != nil {
-				return err
-			}
-			ran++
-			if ran < len(jobs) && c.endEarly(until) {
+		for at := time.Now(); ran < len(jobs); ran++ {
+			if ran > 0 && c.endEarly(at, until) {
 				break
+			}
+			if at, err = c.handleOne(ctx, tx, jobs[ran], one(messages, ran), at); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -214,10 +207,51 @@ func (c *Consumer[Tx]) handle(ctx context.Context, tx Tx, jobs []*job, until tim
 	return 0, nobody, err
 }
 
+// one returns the message at i alone; nil if there are none.
+func one(messages []*Message, i int) []*Message {
+	if messages == nil {
+		return nil
+	}
+	return messages[i : i+1]
+}
+
+// handleOne changes the user's data for a message, unless it is stale, and
+// returns what time it is then; it was now.
+func (c *Consumer[Tx]) handleOne(ctx context.Context, tx Tx, j *job, message []*Message, now time.Time) (time.Time, error) {
+	j.handling = 0
+	stale, err := c.advance(ctx, tx, j)
+	if stale || err != nil {
+		return time.Now(), err
+	}
+	if j.versioned {
+		now = time.Now()
+	}
+	err = c.traced(ctx, message, func(ctx context.Context) error {
+		if c.cfg.Prepare != nil {
+			return c.commit(ctx, tx, j)
+		}
+		return c.cfg.Handle(ctx, tx, message[0])
+	})
+	end := time.Now()
+	j.handling = j.preparing + end.Sub(now)
+	return end, err
+}
+
+// handleBatch does it for those of messages that are live, at once.
+func (c *Consumer[Tx]) handleBatch(ctx context.Context, tx Tx, jobs []*job, live []int, messages []*Message) error {
+	began, some := time.Now(), pick(messages, live)
+	err := c.traced(ctx, some, func(ctx context.Context) error { return c.cfg.HandleBatch(ctx, tx, some) })
+	share := time.Since(began) / time.Duration(len(live))
+	for _, i := range live {
+		jobs[i].handling = share
+	}
+	return err
+}
+
 // endEarly tells whether a batch is to be committed before its last handler:
 // its time is over, or somebody waits for what is in work.
-func (c *Consumer[Tx]) endEarly(until time.Time) bool {
-	return c.unclaimer != nil && (c.stopping.Load() || c.revoking.Load() > 0 || time.Now().After(until))
+func (c *Consumer[Tx]) endEarly(now, until time.Time) bool {
+	return c.unclaimer != nil && (c.stopping.Load() || c.revoking.Load() > 0 || now.After(until))
 }
 
 // trouble is for a transaction of several messages that failed without one of
@@ -268,11 +302,27 @@ func hold(jobs []*job, pause time.Duration) {
 	}
 }
 
+// committed tells the Observer of a transaction that gave n messages their
+// effects, and how long its commit took.
+func (c *Consumer[Tx]) committed(n int, took time.Duration) {
+	c.observe(Event{Kind: Committed, Count: n, Duration: took})
+}
+
 // finished tells the Observer of messages that are committed, or were before.
-func (c *Consumer[Tx]) finished(jobs []*job, states []store.State, began time.Time) {
+func (c *Consumer[Tx]) finished(ctx context.Context, jobs []*job, states []store.State, began time.Time) {
 	took := time.Since(began)
+	ages := c.ages(ctx, jobs, states)
 	for i, j := range jobs {
-		c.observe(Event{Kind: Finished, Message: &j.message, Outcome: outcomeFor(j, states[i]), Duration: took})
+		e := Event{Kind: Finished, Message: &j.message, Outcome: outcomeFor(j, states[i]), Duration: took}
+		switch e.Outcome {
+		case Processed:
+			e.Handling = j.handling
+			c.mine.add(j.message.key)
+		case Duplicate:
+			e.Age = ages[j]
+			e.Cause = c.causeOf(j, e.Age)
+		}
+		c.observe(e)
 	}
 }
 
