@@ -64,6 +64,9 @@ func (n names) EffectsName() string { return n.tables.ExternalEffects }
 // VersionsName is the bare name of entity_versions.
 func (n names) VersionsName() string { return n.tables.EntityVersions }
 
+// StatsName is the bare name of consumer_stats.
+func (n names) StatsName() string { return n.tables.ConsumerStats }
+
 // AuditName is the bare name of audit_trail.
 func (n names) AuditName() string { return n.tables.AuditTrail }
 
@@ -90,6 +93,9 @@ func (n names) Effects() string { return n.qualified(n.EffectsName()) }
 
 // Versions is entity_versions, with its schema, in quotes.
 func (n names) Versions() string { return n.qualified(n.VersionsName()) }
+
+// Stats is consumer_stats, with its schema, in quotes.
+func (n names) Stats() string { return n.qualified(n.StatsName()) }
 
 // Audit is audit_trail, with its schema, in quotes.
 func (n names) Audit() string { return n.qualified(n.AuditName()) }
@@ -141,6 +147,7 @@ func (n names) versionTable() string {
 		{"message_starts", n.tables.MessageStarts, plain.MessageStarts},
 		{"external_effects", n.tables.ExternalEffects, plain.ExternalEffects},
 		{"entity_versions", n.tables.EntityVersions, plain.EntityVersions},
+		{"consumer_stats", n.tables.ConsumerStats, plain.ConsumerStats},
 		{"audit_trail", n.tables.AuditTrail, plain.AuditTrail},
 		{"outbox_messages", n.tables.OutboxMessages, plain.OutboxMessages},
 	} {

@@ -21,6 +21,8 @@ type Tables struct {
 	ExternalEffects string
 	// EntityVersions defaults to "entity_versions".
 	EntityVersions string
+	// ConsumerStats defaults to "consumer_stats".
+	ConsumerStats string
 	// AuditTrail defaults to "audit_trail".
 	AuditTrail string
 	// OutboxMessages defaults to "outbox_messages". Beside it are the tables
@@ -51,6 +53,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.EntityVersions == "" {
 		t.EntityVersions = "entity_versions"
 	}
+	if t.ConsumerStats == "" {
+		t.ConsumerStats = "consumer_stats"
+	}
 	if t.AuditTrail == "" {
 		t.AuditTrail = "audit_trail"
 	}
@@ -69,7 +74,7 @@ func (t Tables) Validate() error {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
 	named := map[string]bool{}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions, t.OutboxMessages} {
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions, t.ConsumerStats, t.OutboxMessages} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}

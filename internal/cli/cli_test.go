@@ -124,7 +124,7 @@ func TestMigrateMakesTablesAndTakesThemBack(t *testing.T) {
 	step("applied 00001_processed_messages", "migrate", "up")
 	step("nothing to do", "migrate", "up")
 	step("00002_dead_letters", "migrate", "status")
-	step("taken back 00007_outbox", "migrate", "down")
+	step("taken back 00009_consumer_stats", "migrate", "down")
 	step("no: run sekali migrate up", "migrate", "status")
 	var states []struct {
 		Name      string     `json:"name"`

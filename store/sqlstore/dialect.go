@@ -138,6 +138,11 @@ type Texts struct {
 	OnVersion string
 	// ForUpdate follows a SELECT that locks; empty where a write has locked.
 	ForUpdate string
+	// ConsumerStats is the quoted name of the table consumer_stats.
+	ConsumerStats string
+	// OnStats returns what follows INSERT … VALUES to add these columns,
+	// instead, to those of the row of the same consumer and minute.
+	OnStats func(columns ...string) string
 	// AuditTrail is the quoted name of the table audit_trail.
 	AuditTrail string
 	// OutboxMessages, OutboxLanes and OutboxRelays are the quoted names of the

@@ -90,6 +90,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"redrives", redriveTests[Tx]()},
 		{"effects", effectTests[Tx]()},
 		{"versions", versionTests[Tx]()},
+		{"statistics", statTests[Tx]()},
 		{"starts", startTests[Tx]()},
 		{"claims taken back", unclaimTests[Tx]()},
 		{"outbox", outboxTests[Tx]()},

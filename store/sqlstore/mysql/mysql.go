@@ -10,6 +10,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"strings"
 
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/sqlstore"
@@ -237,6 +238,14 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OutboxRelays:   sqltext.Quote(t, t.OutboxMessages+"_relays", "`"),
 		// A write, so that on Galera two nodes get in each other's way.
 		OutboxLock:    "UPDATE " + sqltext.Quote(t, t.OutboxMessages+"_locks", "`") + " SET adds = adds + 1 WHERE slot = CRC32(?) % 256",
+		ConsumerStats: sqltext.Quote(t, t.ConsumerStats, "`"),
+		OnStats: func(columns ...string) string {
+			set := make([]string, len(columns))
+			for i, c := range columns {
+				set[i] = c + " = " + c + " + VALUES(" + c + ")"
+			}
+			return "ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
+		},
 		MessageStarts: sqltext.Quote(t, t.MessageStarts, "`"),
 		OnStart:       "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
 	}

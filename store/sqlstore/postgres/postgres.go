@@ -183,6 +183,8 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		EntityVersions:  pgsql.Quote(t, t.EntityVersions),
 		OnVersion:       sqltext.OnVersion("GREATEST", pgsql.Quote(t, t.EntityVersions)+"."),
 		ForUpdate:       " FOR UPDATE",
+		ConsumerStats:   pgsql.Quote(t, t.ConsumerStats),
+		OnStats:         sqltext.OnStats(pgsql.Quote(t, t.ConsumerStats) + "."),
 		AuditTrail:      pgsql.Quote(t, t.AuditTrail),
 		MillisOf:        func(column string) string { return "CAST(extract(epoch FROM " + column + ") * 1000 AS bigint)" },
 		OutboxMessages:  pgsql.Quote(t, t.OutboxMessages),

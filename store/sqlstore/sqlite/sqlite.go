@@ -152,6 +152,8 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		ExternalEffects: sqltext.Quote(t, t.ExternalEffects, `"`),
 		EntityVersions:  sqltext.Quote(t, t.EntityVersions, `"`),
 		OnVersion:       sqltext.OnVersion("max", ""),
+		ConsumerStats:   sqltext.Quote(t, t.ConsumerStats, `"`),
+		OnStats:         sqltext.OnStats(""),
 		AuditTrail:      sqltext.Quote(t, t.AuditTrail, `"`),
 		MillisOf: func(column string) string {
 			return "CAST((julianday(" + column + ") - 2440587.5) * 86400000 AS INTEGER)"

@@ -1,5 +1,7 @@
 package sqltext
 
+import "strings"
+
 // OnCopy is sqlstore.Texts.OnCopy where the database knows ON CONFLICT. old
 // stands before the column of the row that is there.
 func OnCopy(old string) func(columns ...string) string {
@@ -27,4 +29,15 @@ func OnStart(old string) string {
 func OnVersion(greatest, old string) string {
 	return "ON CONFLICT (consumer_name, entity) DO UPDATE SET version = " + greatest + "(" + old +
 		"version, excluded.version), updated_at = excluded.updated_at"
+}
+
+// OnStats is sqlstore.Texts.OnStats where the database knows ON CONFLICT.
+func OnStats(old string) func(columns ...string) string {
+	return func(columns ...string) string {
+		set := make([]string, len(columns))
+		for i, c := range columns {
+			set[i] = c + " = " + old + c + " + excluded." + c
+		}
+		return "ON CONFLICT (at_minute, consumer_name) DO UPDATE SET " + strings.Join(set, ", ")
+	}
 }
