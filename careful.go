@@ -89,7 +89,7 @@ func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, 
 		if err == nil && recorded {
 			err = c.starts.EndIn(ctx, tx, c.cfg.Name, j.message.key)
 		}
-		j.handled = time.Now()
+		j.handled = c.now()
 		return err
 	}
 }

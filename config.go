@@ -110,6 +110,10 @@ type Config[Tx any] struct {
 	// DrainTimeout is how long a stop waits for messages in work before their
 	// context is cancelled. Defaults to 30 s.
 	DrainTimeout time.Duration
+	// StatsEvery is how often what the Consumer did is added to the table
+	// consumer_stats, where the Store keeps it: one short statement, beside the
+	// work, which never waits for it. Defaults to 5 s; below 0: never.
+	StatsEvery time.Duration
 	// Observer is told what happens. Defaults to LogTo(slog.Default()).
 	Observer Observer
 }
@@ -146,6 +150,9 @@ func (c Config[Tx]) withDefaults() (Config[Tx], error) {
 	}
 	if c.RedriveEvery == 0 {
 		c.RedriveEvery = 2 * time.Second
+	}
+	if c.StatsEvery == 0 {
+		c.StatsEvery = 5 * time.Second
 	}
 	if c.Observer == nil {
 		c.Observer = LogTo(slog.Default())

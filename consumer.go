@@ -36,6 +36,8 @@ type Consumer[Tx any] struct {
 	tracer Tracer     // nil: the Observer is none
 	ager   store.Ager // nil: nobody wants to know, or it is not known
 	mine   *recent
+	born   time.Time
+	stats  *stats // nil: none are kept
 
 	stopping atomic.Bool  // what is in work is finished, no more is begun
 	revoking atomic.Int32 // lanes go to another instance, which waits
@@ -105,6 +107,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) (err error) {
 	c.observe(Event{Kind: Started})
 	defer func() { c.observe(Event{Kind: Stopped, Err: err}) }()
 
+	defer c.stats.start(ctx)() // the last to end: it counts what the others do
 	var workers, keeping sync.WaitGroup
 	for range c.cfg.Workers {
 		workers.Go(func() { c.work(hard) })
@@ -212,7 +215,7 @@ func (c *Consumer[Tx]) receive(ctx context.Context, in *intake) error {
 func (c *Consumer[Tx]) take(in *intake, deliveries []*broker.Delivery, revocations int) {
 	slab := make([]job, len(deliveries))
 	jobs := make([]*job, len(deliveries))
-	now := time.Now()
+	now := c.now()
 	for i, d := range deliveries {
 		j := &slab[i]
 		j.from, j.delivery, j.message, j.received = in, d, Message{Message: d.Message}, now
@@ -327,8 +330,15 @@ func (c *Consumer[Tx]) keepAlive(ctx context.Context, in *intake) {
 	}
 }
 
+// now is the time since the Consumer was made: half the size of a time.Time,
+// and nothing for the garbage collector to look at.
+func (c *Consumer[Tx]) now() time.Duration { return time.Since(c.born) }
+
 func (c *Consumer[Tx]) observe(e Event) {
 	e.Consumer = c.cfg.Name
+	if c.stats != nil {
+		c.stats.count(&e)
+	}
 	c.cfg.Observer.Observe(e)
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
@@ -21,7 +22,7 @@ func BenchmarkConsumer(b *testing.B) {
 			b.ReportAllocs()
 			s := &endless{left: b.N, done: make(chan struct{}), body: make([]byte, 100)}
 			c, err := sekali.NewConsumer(sekali.Config[int]{
-				Name: "c", Source: s, Store: nothing{}, Key: sekali.MessageID(), Observer: silent{}, Workers: 1,
+				Name: "c", Source: s, Store: counted{}, Key: sekali.MessageID(), Observer: silent{}, Workers: 1,
 				DeadLetters: noLetters{}, Batch: sekali.Batch{Size: size},
 				Handle: func(context.Context, int, *sekali.Message) error { return nil },
 			})
@@ -94,6 +95,20 @@ func (nothing) Rollback(context.Context, int) error                            {
 func (nothing) Seen(context.Context, store.Claim) ([]store.State, error)       { return nil, nil }
 func (nothing) Classify(error) store.Class                                     { return store.ClassFailed }
 func (nothing) Check(context.Context) error                                    { return nil }
+
+// counted is nothing with statistics, so that counting is part of the cost.
+type counted struct{ nothing }
+
+func (counted) Stats() store.Stats { return noStats{} }
+
+type noStats struct{}
+
+func (noStats) Add(context.Context, string, store.Counts) error { return nil }
+func (noStats) Check(context.Context) error                     { return nil }
+
+func (noStats) Stats(context.Context, string, time.Time, time.Time) ([]store.Minute, error) {
+	return nil, nil
+}
 
 type silent struct{}
 

@@ -61,6 +61,7 @@ func whole[Tx any](t *testing.T, s stack[Tx]) {
 	}
 	t.Run("the same message twice has its effect once", s.twice)
 	t.Run("two consumers with the same message at once have one effect", s.atOnce)
+	t.Run("what was done is read back by another process, with causes and ages", s.counted)
 	t.Run("a handler that fails leaves no row and the next delivery works", s.fails)
 	t.Run("a poison message is a dead letter in the consumer's database", s.poison)
 	t.Run("a context cancelled at any moment leaves no half effect", s.cancelled)
@@ -223,6 +224,50 @@ func (s stack[Tx]) atOnce(t *testing.T) {
 	first.stop()
 	second.stop()
 	s.want(t, 1, 1)
+}
+
+func (s stack[Tx]) counted(t *testing.T) {
+	s.restock(t)
+	if _, err := s.db.SQL.Exec(`DELETE FROM consumer_stats`); err != nil {
+		t.Fatal(err)
+	}
+	o := s.orders(t)
+	r := s.consume(t, o, func(ctx context.Context, tx Tx, m *sekali.Message) error {
+		if m.Key() == "bad" {
+			return sekali.Permanent(errors.New("no"))
+		}
+		return s.sell(ctx, tx, m)
+	})
+	o.publish("a", "b", "c")
+	r.events.wait(t, 3, kind(sekali.Finished))
+	o.publish("a", "bad")
+	r.events.wait(t, 4, kind(sekali.Finished))
+	r.events.wait(t, 1, kind(sekali.DeadLettered))
+	o.waitAcknowledged()
+	r.stop()
+	keeper, ok := store.As[interface{ Stats() store.Stats }](s.store)
+	if !ok {
+		t.Fatalf("a %T keeps no statistics", s.store)
+	}
+	minutes, err := keeper.Stats().Stats(t.Context(), "stock-service", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got store.Counts
+	for _, m := range minutes {
+		got = got.Plus(m.Counts)
+	}
+	ages := int64(0)
+	for _, n := range got.Ages {
+		ages += n
+	}
+	if within, ok := got.Within(1); ages != 1 || !ok || within > time.Minute {
+		t.Errorf("the ages are %v", got.Ages)
+	}
+	got.Ages = [store.NumAges]int64{}
+	if want := (store.Counts{Processed: 3, Repeated: 1, DeadLetters: 1}); got != want {
+		t.Errorf("the counts are %+v, want %+v", got, want)
+	}
 }
 
 func (s stack[Tx]) fails(t *testing.T) {

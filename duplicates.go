@@ -73,7 +73,7 @@ func (c *Consumer[Tx]) causeOf(j *job, age time.Duration) Cause {
 	switch {
 	case j.redrive != nil:
 		return CauseRedrive
-	case age > 0 && age < time.Since(j.received) && !c.mine.has(j.message.key):
+	case age > 0 && age < c.now()-j.received && !c.mine.has(j.message.key):
 		return CauseLostRace
 	case j.suspect():
 		return CauseRedelivery

@@ -20,7 +20,6 @@ type job struct {
 	order    string              // the ordering key; empty: none
 	bad      error               // why its key or ordering key could not be taken
 	reason   deadletter.Reason
-	received time.Time
 
 	attempts  int // calls of the handler in vain, the message alone in its transaction
 	conflicts int // transactions in a row that others got in the way of
@@ -43,7 +42,8 @@ type job struct {
 	// For the Observer.
 	preparing time.Duration // how long Prepare took
 	handling  time.Duration // the handler, Prepare included, the last time it was called
-	handled   time.Time     // when that ended, the message alone in its transaction
+	handled   time.Duration // when that ended, the message alone in its transaction: see Consumer.now
+	received  time.Duration // when it came
 
 	// letter is set once the message is to become a dead letter: then only
 	// writing it is left to do.

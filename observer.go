@@ -38,6 +38,7 @@ type EventKind uint8
 //	SettleFailed     Count, Err                      those messages may come again, as duplicates
 //	ReceiveFailed    Err, Pause                      the broker is not there
 //	CheckFailed      Err, Pause                      the database is not there yet, at the start
+//	StatsFailed      Err                             statistics could not be written; told once, they are written later
 //	Started                                          the database is fit, receiving begins
 //	Stopped          Err                             the consumer's Run returns
 const (
@@ -59,12 +60,13 @@ const (
 	Held
 	Suspected
 	Committed
+	StatsFailed
 )
 
 var eventNames = [...]string{
 	"unknown", "received", "finished", "attempt failed", "conflicted", "interrupted", "dead-lettered",
 	"dead letter failed", "expired", "released", "settled", "settle failed", "receive failed", "check failed",
-	"started", "stopped", "held", "suspected", "committed",
+	"started", "stopped", "held", "suspected", "committed", "stats failed",
 }
 
 // String returns the name of the event in lower case.
@@ -109,7 +111,7 @@ type logObserver struct{ logger *slog.Logger }
 func (l logObserver) Observe(e Event) {
 	level := slog.LevelDebug
 	switch e.Kind {
-	case AttemptFailed, Interrupted, SettleFailed, ReceiveFailed, CheckFailed, Expired, Held, Suspected:
+	case AttemptFailed, Interrupted, SettleFailed, ReceiveFailed, CheckFailed, Expired, Held, Suspected, StatsFailed:
 		level = slog.LevelWarn
 	case DeadLettered, DeadLetterFailed:
 		level = slog.LevelError

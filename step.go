@@ -27,7 +27,7 @@ func (c *Consumer[Tx]) step(ctx context.Context, j *job) (pause time.Duration, d
 	}
 	outcome := outcomeFor(j, states[0])
 	if states[0] == store.Fresh {
-		c.committed(1, time.Since(j.handled))
+		c.committed(1, c.now()-j.handled)
 	}
 	c.finished(ctx, []*job{j}, states, began)
 	if outcome == Conflict {

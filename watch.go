@@ -2,6 +2,7 @@ package sekali
 
 import (
 	"context"
+	"time"
 
 	"github.com/sekali/sekali/store"
 )
@@ -82,10 +83,13 @@ func (o tracingObservers) Begin(ctx context.Context, consumer string, m []*Messa
 // can tell.
 func (c *Consumer[Tx]) watch() {
 	c.tracer, _ = c.cfg.Observer.(Tracer)
-	if watchesAges(c.cfg.Observer) {
+	if keeper, ok := store.As[interface{ Stats() store.Stats }](c.cfg.Store); ok && c.cfg.StatsEvery > 0 {
+		c.stats = &stats{table: keeper.Stats(), consumer: c.cfg.Name, every: c.cfg.StatsEvery, observe: c.observe}
+	}
+	if c.stats != nil || watchesAges(c.cfg.Observer) {
 		c.ager, _ = store.As[store.Ager](c.cfg.Store)
 	}
-	c.mine = newRecent()
+	c.mine, c.born = newRecent(), time.Now()
 }
 
 // traced calls what is the user's, with the context that the Tracer has for it.
