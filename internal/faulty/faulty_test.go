@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -289,5 +290,21 @@ func TestConnectionsCanBeCutRefusedAndHeldBack(t *testing.T) {
 	p.Resume()
 	if err := <-answered; err != nil {
 		t.Errorf("after Resume: %v", err)
+	}
+}
+
+func TestAForgottenConnectionIsSilentAndNewOnesWork(t *testing.T) {
+	e, p := startEcho(t)
+	old := dial(t, p)
+	if _, err := old.say("a\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.Forget()
+	_ = old.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := old.say("b\n"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the old one: %v", err)
+	}
+	if got, err := dial(t, p).say("c\n"); got != "c\n" || err != nil || e.got() != 2 {
+		t.Errorf("a new one: %q, %v, the server got %d lines", got, err, e.got())
 	}
 }

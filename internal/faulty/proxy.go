@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -71,6 +72,8 @@ type link struct {
 	// sends next is its answer, and then the connection is cut.
 	mu       sync.Mutex
 	answered bool
+	// forgotten is set once nothing passes any more.
+	forgotten atomic.Bool
 }
 
 func (l *link) cut() {
@@ -115,6 +118,17 @@ func (p *Proxy) Cut() {
 	defer p.mu.Unlock()
 	for l := range p.links {
 		l.cut()
+	}
+}
+
+// Forget has nothing pass any more through the connections that there are, in
+// either direction, and tells neither side: as a firewall that has forgotten
+// them. New ones work.
+func (p *Proxy) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.forgotten.Store(true)
 	}
 }
 
@@ -221,7 +235,7 @@ func (p *Proxy) requests(l *link) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := l.client.Read(buffer)
-		if n > 0 {
+		if n > 0 && !l.forgotten.Load() {
 			p.flow()
 			seen := append(tail, buffer[:n]...)
 			if !p.apply(l, seen, len(tail)) {
@@ -280,7 +294,7 @@ func (p *Proxy) answers(l *link) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := l.server.Read(buffer)
-		if n > 0 {
+		if n > 0 && !l.forgotten.Load() {
 			p.flow()
 			l.mu.Lock()
 			dropped := l.answered
