@@ -34,13 +34,16 @@ type shop struct {
 	db    *sql.DB
 	store *sqlstore.Store
 	box   *outbox.Box[*sql.Tx]
+	topic string
+
+	dialect sqlstore.Dialect
 }
 
 func newShop(t *testing.T, d *dbtest.DB, opts ...outbox.Option) *shop {
 	t.Helper()
 	dialect := map[string]sqlstore.Dialect{"postgres": postgres.Dialect, "mysql": mysql.Dialect, "sqlite": sqlite.Dialect}[string(d.Dialect)]
 	s := sqlstore.New(d.SQL, dialect)
-	return &shop{t, t.Context(), d.SQL, s, outbox.New(s, opts...)}
+	return &shop{t, t.Context(), d.SQL, s, outbox.New(s, opts...), "orders", dialect}
 }
 
 // add adds events in a transaction of their own: "key/name", or "name" without
@@ -51,8 +54,18 @@ func (s *shop) add(names ...string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.addIn(tx, names...)
+	if err := tx.Commit(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.box.Wake()
+}
+
+// addIn is add in a transaction of the caller's.
+func (s *shop) addIn(tx *sql.Tx, names ...string) {
+	s.t.Helper()
 	for _, name := range names {
-		m := outbox.Message{Topic: "orders", Body: []byte(name), ID: name}
+		m := outbox.Message{Topic: s.topic, Body: []byte(name), ID: name}
 		if key, _, keyed := strings.Cut(name, "/"); keyed {
 			m.OrderingKey = []byte(key)
 		}
@@ -60,10 +73,6 @@ func (s *shop) add(names ...string) {
 			s.t.Fatal(err)
 		}
 	}
-	if err := tx.Commit(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.box.Wake()
 }
 
 // status of an event.
@@ -75,6 +84,9 @@ func (s *shop) row(id string) outbox.Row {
 	}
 	return rows[0]
 }
+
+// oneWriter tells that the database lets one transaction write at a time.
+func (s *shop) oneWriter() bool { return s.dialect == sqlite.Dialect }
 
 func (s *shop) desk() outbox.Desk { return s.store.Outbox().(outbox.Desk) }
 

@@ -74,7 +74,7 @@ var house = map[string]room{
 
 	"bench":               {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
 	"cmd/sekali":          {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
-	"internal/cli":        {[]string{"bench", "store", "broker", "effect", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
+	"internal/cli":        {[]string{"bench", "store", "broker", "effect", "outbox", "store/pgxstore", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
 	"internal/demo":       {[]string{"", "store", "broker", "effect", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis, amqp10}, "the demo is a user of the library"},
 	"internal/brokerurl":  {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker"}, "opens whatever broker a URL names"},
 	"internal/dburl":      {[]string{"migrate", "store/sqlstore/...", pgx, mysql}, "opens whatever database a URL names"},
