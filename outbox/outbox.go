@@ -35,6 +35,11 @@ import (
 // sekali.Header("idempotency-key") takes.
 const IDHeader = "idempotency-key"
 
+// OrderingKeyHeader is the header in which an event's ordering key travels, for
+// brokers that carry none themselves: the Source of a consumer takes it if its
+// OrderingKeyHeader says so.
+const OrderingKeyHeader = "ordering-key"
+
 const (
 	// MaxID is the longest id, in bytes.
 	MaxID = 200
@@ -54,7 +59,8 @@ type Message struct {
 	// OrderingKey names what the event belongs to: events of one key are
 	// published one after another. nil: none.
 	OrderingKey []byte
-	// Headers of the message. IDHeader is set by the Relay and refused here.
+	// Headers of the message. IDHeader and OrderingKeyHeader are set by the Relay
+	// and refused here.
 	Headers broker.Headers
 	// Body of the message. nil and empty are kept apart where the broker does.
 	Body []byte
@@ -214,6 +220,8 @@ func (b *Box[Tx]) check(m Message) error {
 		switch {
 		case strings.EqualFold(h.Name, IDHeader):
 			return fmt.Errorf("it has a header %q, which the Relay sets: put its value in Message.ID", h.Name)
+		case strings.EqualFold(h.Name, OrderingKeyHeader):
+			return fmt.Errorf("it has a header %q, which the Relay sets: put its value in Message.OrderingKey", h.Name)
 		case b.source != "" && strings.HasPrefix(strings.ToLower(h.Name), cloudPrefix):
 			return fmt.Errorf("it has a header %q, which CloudEvents sets: leave it out", h.Name)
 		}

@@ -65,7 +65,8 @@ func published(t *testing.T, s *shop) {
 	}
 	m := p.got[0]
 	id, _ := m.Headers.Get(outbox.IDHeader)
-	if m.ID != "a/1" || string(id) != "a/1" || m.Topic != "orders" || string(m.OrderingKey) != "a" || string(m.Body) != "a/1" {
+	key, _ := m.Headers.Get(outbox.OrderingKeyHeader)
+	if m.ID != "a/1" || string(id) != "a/1" || string(key) != "a" || m.Topic != "orders" || string(m.OrderingKey) != "a" || string(m.Body) != "a/1" {
 		t.Errorf("the first came as %+v", m)
 	}
 	for _, id := range []string{"a/1", "x", "a/4"} {

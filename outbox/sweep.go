@@ -94,10 +94,11 @@ func (r *Row) message() (broker.Message, error) {
 	if err != nil {
 		return broker.Message{}, err
 	}
-	return broker.Message{
-		ID: r.MessageID, Topic: r.Topic, OrderingKey: r.OrderingKey, Body: r.Body,
-		Headers: headers.Set(IDHeader, []byte(r.MessageID)),
-	}, nil
+	headers = headers.Set(IDHeader, []byte(r.MessageID))
+	if r.OrderingKey != nil {
+		headers = headers.Set(OrderingKeyHeader, r.OrderingKey)
+	}
+	return broker.Message{ID: r.MessageID, Topic: r.Topic, OrderingKey: r.OrderingKey, Body: r.Body, Headers: headers}, nil
 }
 
 // publish publishes in rounds, of which each has the first of every line: so

@@ -2,6 +2,7 @@ package proctest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -27,6 +28,7 @@ import (
 	"github.com/sekali/sekali/broker/kafkabroker"
 	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/internal/dburl"
+	"github.com/sekali/sekali/outbox"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
 	"github.com/sekali/sekali/store/sqlstore"
@@ -53,6 +55,9 @@ type task struct {
 	Topic    string // a stream with NATS
 	Instance string // of a static member of a Kafka group; empty: dynamic
 	Workers  int
+	Key      string        // the header with the message key; empty: "key"
+	AckWait  time.Duration // of JetStream; 0: ackWait
+	Relay    bool          // it relays the database's outbox to the broker, and consumes nothing
 
 	// With effects: messages are prepared.
 	Recovery string // "repeat", "lookup" or "park"
@@ -95,6 +100,9 @@ func child() error {
 		_, _ = in.ReadByte()
 		stop()
 	}()
+	if t.Relay {
+		return relay(ctx, t)
+	}
 	source, err := t.source()
 	if err != nil {
 		return err
@@ -128,7 +136,7 @@ func (t task) source() (broker.Source, error) {
 	}
 	switch u.Scheme {
 	case "nats":
-		return natsbroker.OpenSource(t.Broker, natsbroker.SourceConfig{Stream: t.Topic, Consumer: t.Consumer, AckWait: ackWait})
+		return natsbroker.OpenSource(t.Broker, natsbroker.SourceConfig{Stream: t.Topic, Consumer: t.Consumer, AckWait: cmp.Or(t.AckWait, ackWait), OrderingKeyHeader: outbox.OrderingKeyHeader})
 	case "kafka":
 		cfg := kafkabroker.SourceConfig{URL: t.Broker, Group: t.Consumer, Topics: []string{t.Topic}, SessionTimeout: session}
 		if t.Instance != "" {
@@ -175,7 +183,7 @@ func run[Tx any](ctx context.Context, t task, source broker.Source, s store.Stor
 ) error {
 	tell := &teller{}
 	cfg := sekali.Config[Tx]{
-		Name: t.Consumer, Source: source, Store: s, Key: sekali.Header("key"), Workers: t.Workers, Observer: tell,
+		Name: t.Consumer, Source: source, Store: s, Key: sekali.Header(cmp.Or(t.Key, "key")), Workers: t.Workers, Observer: tell,
 		Backoff: sekali.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond}, MaxAttempts: 1000,
 		Handle: func(ctx context.Context, tx Tx, m *sekali.Message) error {
 			var o order

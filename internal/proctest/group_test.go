@@ -111,20 +111,3 @@ func TestEventsOfAnEntityTakeEffectInOrder(t *testing.T) {
 	s.exact(len(all))
 	s.inOrder()
 }
-
-// inOrder fails the test unless the effects of each entity came in order.
-func (s *shop) inOrder() {
-	s.t.Helper()
-	const disorder = `SELECT entity, seq, before FROM
-		(SELECT entity, seq, lag(seq) OVER (PARTITION BY entity ORDER BY n) AS before FROM effects) AS x
-		WHERE before IS NOT NULL AND seq <> before + 1`
-	wrong := s.texts(`SELECT entity || ': ' || seq || ' after ' || before FROM (` + disorder + `) AS y LIMIT 5`)
-	if len(wrong) == 0 {
-		return
-	}
-	s.t.Errorf("%d effects out of order, such as of entity %q", s.number(`SELECT COUNT(*) FROM (`+disorder+`) AS y`), wrong)
-	for _, line := range s.texts(`SELECT 'entity ' || entity || ': ' || seq || ' of lane ' || lane || ' as ' || n || ' at ' || at FROM effects
-		WHERE entity = (SELECT min(entity) FROM (` + disorder + `) AS y) ORDER BY n LIMIT 10`) {
-		s.t.Log(line)
-	}
-}

@@ -150,3 +150,11 @@ func TestAProcessThatFreezesPastItsLeaseChangesNothing(t *testing.T) {
 		t.Errorf("labels: %q", lines)
 	}
 }
+
+func TestRelaysAreKilledWhileTheyPublishToKafkaFromPostgreSQL(t *testing.T) {
+	relays(t, newShop(t, dbtest.Postgres(t)), onKafka(t, 12))
+}
+
+func TestRelaysAreKilledWhileTheyPublishToJetStreamFromMariaDB(t *testing.T) {
+	relays(t, newShop(t, dbtest.MySQL(t)), onNATS(t))
+}
