@@ -38,7 +38,7 @@ const IDHeader = "idempotency-key"
 // OrderingKeyHeader is the header in which an event's ordering key travels, for
 // brokers that carry none themselves: the Source of a consumer takes it if its
 // OrderingKeyHeader says so.
-const OrderingKeyHeader = "ordering-key"
+const OrderingKeyHeader = "sekali-ordering-key"
 
 const (
 	// MaxID is the longest id, in bytes.

@@ -19,6 +19,7 @@ import (
 	"github.com/sekali/sekali/effect"
 	"github.com/sekali/sekali/effect/httpeffect"
 	"github.com/sekali/sekali/internal/dburl"
+	"github.com/sekali/sekali/outbox"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
 	"github.com/sekali/sekali/store/sqlstore"
@@ -155,7 +156,7 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 func consume[Tx any](ctx context.Context, t task, kind dburl.Kind, source broker.Source, s store.Store[Tx], tell *teller,
 	exec func(ctx context.Context, tx Tx, query string, args ...any) (int64, error),
 ) error {
-	key := sekali.Header(keyHeader)
+	key := sekali.Header(outbox.IDHeader)
 	if t.RandomKeys {
 		key = func(*sekali.Message) (string, error) { return fmt.Sprint(rand.Uint64()), nil }
 	}

@@ -120,7 +120,8 @@ func explain(err error, folder string) error {
 	return fmt.Errorf("%w: %w: free space there, or set TMPDIR to a folder that has some", full, err)
 }
 
-// serve publishes the orders and runs the consumers until all is done.
+// serve takes the orders, relays them to the broker and runs the consumers until
+// all is done.
 func serve(ctx context.Context, cfg Config, p plan, s *shop, orders feed, c *courier) ([]*runner, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -143,10 +144,19 @@ func serve(ctx context.Context, cfg Config, p plan, s *shop, orders feed, c *cou
 			}
 		})
 	}
-	err := publish(ctx, orders, p)
+	relay := s.relay(orders, p)
+	relaying, stop := context.WithCancel(ctx)
+	defer stop()
+	running.Go(func() {
+		if err := relay.run(relaying); err != nil {
+			cancel(err)
+		}
+	})
+	err := s.takeOrders(ctx, p, topic)
 	if err == nil {
-		err = watch(ctx, cfg, p, orders, runners)
+		err = watch(ctx, cfg, p, orders, relay, runners)
 	}
+	stop()
 	if err == nil {
 		for _, r := range runners {
 			r.stop()
@@ -172,10 +182,10 @@ const (
 )
 
 // watch waits until every consumer has taken and settled everything.
-func watch(ctx context.Context, cfg Config, p plan, orders feed, runners []*runner) error {
+func watch(ctx context.Context, cfg Config, p plan, orders feed, relay *relay, runners []*runner) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	total := len(p.sending) * len(runners)
+	total := p.copies() * len(runners)
 	seen, since := -1, time.Now()
 	for {
 		select {
@@ -183,11 +193,11 @@ func watch(ctx context.Context, cfg Config, p plan, orders feed, runners []*runn
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
-		said, done, trouble := 0, 0, ""
+		said, done, trouble := 0, 0, relay.trouble()
 		for _, r := range runners {
 			c := r.snapshot()
 			said += c.processed + c.duplicates + c.crashes
-			done += min(c.processed+c.duplicates, len(p.sending))
+			done += min(c.processed+c.duplicates, p.copies())
 			if c.trouble != "" {
 				trouble = r.task.Service + ": " + c.trouble
 			}
@@ -216,7 +226,7 @@ func watch(ctx context.Context, cfg Config, p plan, orders feed, runners []*runn
 // happened.
 func allDrained(ctx context.Context, orders feed, p plan, runners []*runner) (bool, error) {
 	for _, r := range runners {
-		if c := r.snapshot(); c.processed+c.duplicates < len(p.sending) && c.delivered < len(p.sending) {
+		if c := r.snapshot(); c.processed+c.duplicates < p.copies() && c.delivered < p.copies() {
 			return false, nil
 		}
 		drained, err := orders.drained(ctx, r.task.Service)

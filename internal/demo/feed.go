@@ -76,34 +76,3 @@ func openFeed(ctx context.Context, url, run, folder string) (feed, error) {
 	}
 	return k.open(ctx, url, run)
 }
-
-// publish sends the orders as planned.
-func publish(ctx context.Context, f feed, p plan) (err error) {
-	const batch = 500
-	publisher, err := f.publisher()
-	if err != nil {
-		return fmt.Errorf("publish orders: %w", err)
-	}
-	defer func() {
-		closing, done := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
-		defer done()
-		if e := publisher.Close(closing); err == nil {
-			err = e
-		}
-	}()
-	_, topic := f.address()
-	for from := 0; from < len(p.sending); from += batch {
-		var messages []broker.Message
-		for _, i := range p.sending[from:min(from+batch, len(p.sending))] {
-			m, err := p.orders[i].message(topic)
-			if err != nil {
-				return err
-			}
-			messages = append(messages, m)
-		}
-		if err := publisher.Publish(ctx, messages...); err != nil {
-			return fmt.Errorf("publish orders: %w", err)
-		}
-	}
-	return nil
-}

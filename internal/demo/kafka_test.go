@@ -118,7 +118,7 @@ func TestAGroupWithADeadMemberIsDeletedToo(t *testing.T) {
 func TestAConsumerHasDrainedWhenItsOffsetsHaveReachedTheEndOfEachPartition(t *testing.T) {
 	_, f := openFake(t)
 	defer f.close(t.Context(), false)
-	if err := publish(t.Context(), f, newPlan(Config{Orders: 50, Seed: 1})); err != nil {
+	if err := publish(t, f, newPlan(Config{Orders: 50, Seed: 1})); err != nil {
 		t.Fatal(err)
 	}
 	if drained, err := f.drained(t.Context(), stockService); err != nil || drained {
@@ -159,12 +159,12 @@ func TestOrdersOfAnSKUShareAPartition(t *testing.T) {
 	url, f := openFake(t)
 	defer f.close(t.Context(), false)
 	p := newPlan(Config{Orders: 200, Seed: 1})
-	if err := publish(t.Context(), f, p); err != nil {
+	if err := publish(t, f, p); err != nil {
 		t.Fatal(err)
 	}
 	c := kafkatest.Client(t, url, kgo.ConsumeTopics(f.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	of, used := map[string]int32{}, map[int32]bool{}
-	for n := 0; n < len(p.sending); {
+	for n := 0; n < p.copies(); {
 		fetches := c.PollFetches(t.Context())
 		if err := fetches.Err(); err != nil {
 			t.Fatal(err)

@@ -1,16 +1,9 @@
 package demo
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-
-	"github.com/sekali/sekali/broker"
 )
-
-// keyHeader is the header in which the producer sends an order's key.
-const keyHeader = "idempotency-key"
 
 // skus are what the shop sells.
 var skus = []string{
@@ -31,30 +24,21 @@ func (o order) key() string { return o.ID + ":placed" }
 // plan is everything that chance decides in a demo, from its seed.
 type plan struct {
 	orders  []order
-	sending []int            // indexes of orders, in the order in which they are published
-	twice   int              // how many orders are published a second time
+	again   map[string]bool  // keys of the orders that are published a second time
 	crashes map[string][]int // per consumer: after how many further messages it is killed
 }
 
 // newPlan plans a demo. The same arguments give the same plan.
 func newPlan(cfg Config) plan {
 	chance := rand.New(rand.NewPCG(cfg.Seed, 0x5eca11))
-	p := plan{twice: int(float64(cfg.Orders)*cfg.Duplicates + 0.5), crashes: map[string][]int{}}
+	p := plan{again: map[string]bool{}, crashes: map[string][]int{}}
 	for i := range cfg.Orders {
 		p.orders = append(p.orders, order{
 			ID: fmt.Sprintf("order-%06d", i+1), SKU: skus[chance.IntN(len(skus))], Quantity: 1 + chance.IntN(3),
 		})
-		p.sending = append(p.sending, i)
 	}
-	// A producer that got no answer sends again: at once, or a little later.
-	type resend struct{ at, order int }
-	var again []resend
-	for _, i := range chance.Perm(cfg.Orders)[:p.twice] {
-		again = append(again, resend{min(cfg.Orders, i+1+chance.IntN(50)), i})
-	}
-	slices.SortStableFunc(again, func(a, b resend) int { return b.at - a.at })
-	for _, r := range again {
-		p.sending = slices.Insert(p.sending, r.at, r.order)
+	for _, i := range chance.Perm(cfg.Orders)[:int(float64(cfg.Orders)*cfg.Duplicates+0.5)] {
+		p.again[p.orders[i].key()] = true
 	}
 	for _, s := range services {
 		p.crashes[s.name] = crashPoints(chance, cfg.Orders, cfg.Crashes)
@@ -80,6 +64,9 @@ func crashPoints(chance *rand.Rand, orders, crashes int) []int {
 	return points
 }
 
+// copies returns how many messages the orders become at the broker.
+func (p plan) copies() int { return len(p.orders) + len(p.again) }
+
 // expected returns what each sku must lose, and how much that is in all.
 func (p plan) expected() (bySKU map[string]int, total int) {
 	bySKU = map[string]int{}
@@ -88,16 +75,4 @@ func (p plan) expected() (bySKU map[string]int, total int) {
 		total += o.Quantity
 	}
 	return bySKU, total
-}
-
-// message returns an order as the producer sends it. Its ordering key is its
-// sku, where the broker has a place for one. It has no broker id: the
-// broker would drop the second copy by itself within its duplicate window, and
-// the demo is about those that it does not see.
-func (o order) message(topic string) (broker.Message, error) {
-	body, err := json.Marshal(o)
-	return broker.Message{
-		Topic: topic, OrderingKey: []byte(o.SKU), Body: body,
-		Headers: broker.Headers{{Name: keyHeader, Value: []byte(o.key())}},
-	}, err
 }

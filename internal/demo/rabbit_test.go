@@ -78,7 +78,7 @@ func TestTheDemoIsExactOnRabbitMQ(t *testing.T) {
 func TestARabbitFeedLeavesNothingUnlessItIsKept(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		f := openRabbitFeed(t)
-		if err := publish(t.Context(), f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
+		if err := publish(t, f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.close(t.Context(), keep); err != nil {
@@ -109,7 +109,7 @@ func TestARabbitQueueHasDrainedWhenNobodyHasAnythingOfItInHand(t *testing.T) {
 		}
 	}
 	want("nothing was published", courierService, true)
-	if err := publish(t.Context(), f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
+	if err := publish(t, f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
 		t.Fatal(err)
 	}
 	want("nothing was received", stockService, false)

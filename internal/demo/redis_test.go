@@ -64,7 +64,7 @@ func TestTheDemoIsExactOnRedis(t *testing.T) {
 func TestARedisFeedLeavesNothingUnlessItIsKept(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		f := openRedisFeed(t)
-		if err := publish(t.Context(), f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
+		if err := publish(t, f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.close(t.Context(), keep); err != nil {
@@ -88,7 +88,7 @@ func TestARedisGroupHasDrainedWhenItHadTheLastOrderAndNothingIsPending(t *testin
 			t.Errorf("%s: drained %v, %v", when, got, err)
 		}
 	}
-	if err := publish(t.Context(), f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
+	if err := publish(t, f, newPlan(Config{Orders: 5, Seed: 1})); err != nil {
 		t.Fatal(err)
 	}
 	want("there is no group", stockService, false)
@@ -125,7 +125,7 @@ func TestARedisGroupHasDrainedWhenItHadTheLastOrderAndNothingIsPending(t *testin
 	ack(rest)
 	want("all are acknowledged", stockService, true)
 	want("it is another group", courierService, false)
-	if err := publish(t.Context(), f, newPlan(Config{Orders: 1, Seed: 2})); err != nil {
+	if err := publish(t, f, newPlan(Config{Orders: 1, Seed: 2})); err != nil {
 		t.Fatal(err)
 	}
 	want("there is a new one", stockService, false)

@@ -42,7 +42,7 @@ type ConsumerReport struct {
 
 func newReport(ctx context.Context, cfg Config, p plan, s *shop, orders feed, c *courier, runners []*runner) (*Report, error) {
 	report := &Report{
-		OK: true, Orders: len(p.orders), SentTwice: p.twice, Crashes: cfg.Crashes, Seed: cfg.Seed,
+		OK: true, Orders: len(p.orders), SentTwice: len(p.again), Crashes: cfg.Crashes, Seed: cfg.Seed,
 		Database: string(s.db.Kind), Broker: orders.String(), Outages: c.outages(),
 	}
 	if cfg.Database != "" {
@@ -59,7 +59,7 @@ func newReport(ctx context.Context, cfg Config, p plan, s *shop, orders feed, c 
 			Delivered: n.delivered, Processed: n.processed, Duplicates: n.duplicates, Crashes: n.crashes,
 			// All that was sent has come once; not the broker's word for it,
 			// which on Kafka is "a dead member may have had it".
-			Redelivered: max(0, n.delivered-len(p.sending)),
+			Redelivered: max(0, n.delivered-p.copies()),
 			DeadLetters: e.letters, PerSecond: int(n.perSecond()), Exact: e.exact,
 		}
 		if service.idempotent {

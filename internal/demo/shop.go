@@ -90,6 +90,7 @@ func (s *shop) makeTables(ctx context.Context) error {
 		return err
 	}
 	for _, statement := range []string{
+		`CREATE TABLE orders (order_id VARCHAR(20) PRIMARY KEY, sku VARCHAR(20) NOT NULL, quantity INT NOT NULL)`,
 		`CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`,
 		`CREATE TABLE naive_stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`,
 		`CREATE TABLE shipments (order_id VARCHAR(20) NOT NULL, label BIGINT NOT NULL)`,
