@@ -231,11 +231,9 @@ func (l letters) audit(ctx context.Context, on execer, a deadletter.Audit) error
 	if a.Letter != 0 {
 		letter = a.Letter
 	}
-	q := l.query()
-	q.add("INSERT INTO "+q.texts.AuditTrail+" (at, actor, action, consumer_name, message_key, raw_key, letter_id, detail) VALUES ("+
-		q.texts.Now+", ?, ?, ?, ?, ?, ?, ?)", deadletter.CleanError(a.By), a.Action, a.Consumer, key, raw, letter, deadletter.CleanError(a.Detail))
-	_, err := l.exec(ctx, on, q)
-	return err
+	return l.entry(ctx, on, trailEntry{
+		by: a.By, action: a.Action, consumer: a.Consumer, stored: key, raw: raw, letter: letter, detail: a.Detail,
+	})
 }
 
 // Record implements deadletter.Desk.

@@ -27,7 +27,8 @@ type Querier interface {
 //	Ages(t store.Tables, sh Shape, consumer string, keys []string) (query string, args []any)
 //
 // that returns the query for store.Ager: the stored form of each of keys that
-// has a row, and how many microseconds ago that was written, or NULL.
+// has a row, and how many microseconds ago that was written, or NULL. For
+// Store.Admin it has the methods of DeskDialect.
 type Dialect interface {
 	// Check compares processed_messages with what Sekali needs, by reading the
 	// catalogue through q. A *store.SchemaError says what is wrong. A missing
@@ -61,6 +62,25 @@ type Dialect interface {
 
 	// Texts returns pieces of SQL for t.
 	Texts(t store.Tables) Texts
+}
+
+// DeskDialect is what Store.Admin needs besides.
+type DeskDialect interface {
+	// Desk returns pieces of SQL about processed_messages.
+	Desk(sh Shape) DeskTexts
+}
+
+// DeskTexts are pieces of SQL about processed_messages.
+type DeskTexts struct {
+	// Micros is an expression for processed_at in microseconds since 1970 in
+	// UTC.
+	Micros string
+	// Time is an expression for what processed_at keeps, of such a number, for
+	// which its one ? stands.
+	Time string
+	// Exact follows a key column where it is compared, so that it is compared
+	// byte for byte whatever its collation; empty where Check has seen to it.
+	Exact string
 }
 
 // Shape is what Check learns that the statements depend on.

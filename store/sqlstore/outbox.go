@@ -215,23 +215,28 @@ func (e events) Leave(ctx context.Context, relay string) error {
 
 // inTx runs f in a transaction, and again when others get in its way.
 func (e events) inTx(ctx context.Context, doing string, f func(*sql.Tx) error) error {
+	if err := e.repeated(ctx, f); err != nil {
+		return e.failed(ctx, doing, err)
+	}
+	return nil
+}
+
+// repeated runs f in a transaction, and again when others get in its way.
+func (l letters) repeated(ctx context.Context, f func(*sql.Tx) error) error {
 	for try := 1; ; try++ {
-		err := e.tryInTx(ctx, f)
-		if err == nil {
-			return nil
-		}
-		if e.s.Classify(err) == store.ClassConflict && try < maxDecide && pause(ctx, try) {
+		err := l.once(ctx, f)
+		if err != nil && l.s.Classify(err) == store.ClassConflict && try < maxDecide && pause(ctx, try) {
 			continue
 		}
-		return e.failed(ctx, doing, err)
+		return err
 	}
 }
 
-func (e events) tryInTx(ctx context.Context, f func(*sql.Tx) error) error {
-	if e.s.invalid != nil {
-		return e.s.invalid
+func (l letters) once(ctx context.Context, f func(*sql.Tx) error) error {
+	if l.s.invalid != nil {
+		return l.s.invalid
 	}
-	tx, err := e.s.db.BeginTx(ctx, nil)
+	tx, err := l.s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -295,11 +300,11 @@ func btoi(b bool) int {
 	return 0
 }
 
-func (e events) each(ctx context.Context, q *query, f func(*sql.Rows) error) error {
-	if e.s.invalid != nil {
-		return e.s.invalid
+func (l letters) each(ctx context.Context, q *query, f func(*sql.Rows) error) error {
+	if l.s.invalid != nil {
+		return l.s.invalid
 	}
-	rows, err := e.s.db.QueryContext(ctx, q.sql.String(), q.args...)
+	rows, err := l.s.db.QueryContext(ctx, q.sql.String(), q.args...)
 	if err != nil {
 		return err
 	}

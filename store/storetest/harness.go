@@ -94,6 +94,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"starts", startTests[Tx]()},
 		{"claims taken back", unclaimTests[Tx]()},
 		{"outbox", outboxTests[Tx]()},
+		{"people", adminTests[Tx]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

@@ -171,6 +171,21 @@ func (dialect) Ages(t store.Tables, sh sqlstore.Shape, consumer string, keys []s
 	return "SELECT message_key, " + age + " FROM " + table(t) + where(len(keys)), sqlstore.Args(&sqlstore.Keys{Consumer: consumer}, keys)
 }
 
+// Desk is for Store.Admin. A time that comes twice, when a session's zone sets
+// its clock back, is the later one.
+func (dialect) Desk(sh sqlstore.Shape) sqlstore.DeskTexts {
+	if sh.LocalTime {
+		return sqlstore.DeskTexts{
+			Micros: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', processed_at)",
+			Time:   "TIMESTAMPADD(MICROSECOND, ?, '1970-01-01')",
+		}
+	}
+	return sqlstore.DeskTexts{
+		Micros: "CAST(UNIX_TIMESTAMP(processed_at) * 1000000 AS SIGNED)",
+		Time:   "FROM_UNIXTIME(? / 1000000)",
+	}
+}
+
 // Guard makes a savepoint and releases it: whatever ends the transaction (a
 // deadlock, DDL, a COMMIT of the handler's own) takes it away.
 func (dialect) Guard(string) (protect, prove string, err error) {

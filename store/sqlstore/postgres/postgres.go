@@ -117,6 +117,15 @@ func (dialect) Ages(t store.Tables, sh sqlstore.Shape, consumer string, keys []s
 	return pgsql.New(t).Ages(pgsql.Shape{LocalTime: sh.LocalTime}), []any{consumer, pgsql.Array(keys)}
 }
 
+// Desk is for Store.Admin.
+func (dialect) Desk(sh sqlstore.Shape) sqlstore.DeskTexts {
+	at := "to_timestamp(CAST(? AS bigint) / 1000000.0)"
+	if sh.LocalTime {
+		at += " AT TIME ZONE 'UTC'"
+	}
+	return sqlstore.DeskTexts{Micros: "CAST(extract(epoch FROM processed_at) * 1000000 AS bigint)", Time: at}
+}
+
 // Guard compares the transaction's id.
 func (dialect) Guard(xid string) (protect, prove string, err error) {
 	prove, err = pgsql.Guard(xid)

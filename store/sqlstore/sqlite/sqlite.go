@@ -88,6 +88,15 @@ func (dialect) Ages(t store.Tables, _ sqlstore.Shape, consumer string, keys []st
 		exact + sqltext.Repeat("?", len(keys)) + ")", sqlstore.Args(&sqlstore.Keys{Consumer: consumer}, keys)
 }
 
+// Desk is for Store.Admin.
+func (dialect) Desk(sqlstore.Shape) sqlstore.DeskTexts {
+	return sqlstore.DeskTexts{
+		Micros: "CAST(round((julianday(processed_at) - 2440587.5) * 86400000) AS INTEGER) * 1000",
+		Time:   "strftime('%Y-%m-%d %H:%M:%f', ? / 1000000.0, 'unixepoch')",
+		Exact:  " COLLATE BINARY",
+	}
+}
+
 // Guard makes a savepoint and releases it: it is gone if the transaction is.
 func (dialect) Guard(string) (protect, prove string, err error) {
 	return "SAVEPOINT sekali_claim", "RELEASE SAVEPOINT sekali_claim", nil
