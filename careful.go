@@ -39,7 +39,7 @@ func (c *Consumer[Tx]) attempt(ctx context.Context, j *job) ([]store.State, erro
 	if c.starts == nil || !j.suspect() {
 		return c.together(ctx, j, false)
 	}
-	recorded, lone, err := c.starts.Look(ctx, c.cfg.Name, j.message.key)
+	recorded, lone, err := c.starts.Look(ctx, c.cfg.StoredName, j.message.key)
 	switch {
 	case err != nil:
 		return nil, err
@@ -87,7 +87,7 @@ func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, 
 		}
 		_, _, err := c.handle(ctx, tx, []*job{j}, time.Time{})
 		if err == nil && recorded {
-			err = c.starts.EndIn(ctx, tx, c.cfg.Name, j.message.key)
+			err = c.starts.EndIn(ctx, tx, c.cfg.StoredName, j.message.key)
 		}
 		j.handled = c.now()
 		return err
@@ -104,7 +104,7 @@ func (c *Consumer[Tx]) firstTime(ctx context.Context, j *job) ([]store.State, er
 	if !wanted {
 		return c.together(ctx, j, false) // which finds the same, with a lock
 	}
-	if _, err := c.starts.Start(ctx, c.cfg.Name, j.message.key, false); err != nil {
+	if _, err := c.starts.Start(ctx, c.cfg.StoredName, j.message.key, false); err != nil {
 		return nil, err
 	}
 	var states []store.State
@@ -128,7 +128,7 @@ func (c *Consumer[Tx]) alone(ctx context.Context, j *job) ([]store.State, error)
 		return nil, RetryAfter(errors.New("it must run alone, and others do not come to an end"), alonePause)
 	}
 	defer inProcess.leaveAlone()
-	n, err := c.starts.Start(ctx, c.cfg.Name, j.message.key, true)
+	n, err := c.starts.Start(ctx, c.cfg.StoredName, j.message.key, true)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (c *Consumer[Tx]) alone(ctx context.Context, j *job) ([]store.State, error)
 func (c *Consumer[Tx]) outlived(ctx context.Context, correct func(context.Context, string, string) error, j *job) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startsTimeout)
 	defer cancel()
-	if err := correct(ctx, c.cfg.Name, j.message.key); err != nil {
+	if err := correct(ctx, c.cfg.StoredName, j.message.key); err != nil {
 		c.observe(Event{Kind: Interrupted, Message: &j.message, Err: fmt.Errorf("correct the starts that are recorded: %w", err)})
 	}
 }

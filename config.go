@@ -14,8 +14,15 @@ import (
 // Config says what a Consumer is made of. Name, Source, Store, Key and one of
 // Handle, HandleBatch and Prepare are required.
 type Config[Tx any] struct {
-	// Name of the consumer: whose effect it is. Part of the primary key.
+	// Name of the consumer: whose effect it is.
 	Name string
+	// StoredName is the name in the tables, where it is part of the primary key,
+	// in dead letters and in the headers of copies; Name stays the one in events,
+	// traces and errors. It is for a consumer that was renamed: with its old name
+	// here it knows what it has processed, and goes on with its letters. Of two
+	// consumers with one StoredName only one has the effect. A ledger of effects
+	// is given the same name. Defaults to Name.
+	StoredName string
 	// Source that messages come from. The Consumer closes it.
 	Source broker.Source
 	// Store that keys go to.
@@ -121,6 +128,9 @@ type Config[Tx any] struct {
 // withDefaults returns a copy of c with its empty fields filled in, or an
 // error that names every field that is wrong.
 func (c Config[Tx]) withDefaults() (Config[Tx], error) {
+	if c.StoredName == "" {
+		c.StoredName = c.Name
+	}
 	if c.Workers == 0 {
 		c.Workers = 4
 	}
@@ -213,6 +223,8 @@ func (c Config[Tx]) validate() error {
 	}
 	if err := store.CheckConsumer(c.Name); err != nil {
 		errs = append(errs, fmt.Errorf("field Name: %w", err))
+	} else if err := store.CheckConsumer(c.StoredName); err != nil {
+		errs = append(errs, fmt.Errorf("field StoredName: %w", err))
 	}
 	wrong(c.Source == nil, "Source is not set: give the broker.Source that messages come from")
 	wrong(c.Store == nil, "Store is not set: give the store that keys go to, such as pgxstore.New(pool)")

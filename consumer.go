@@ -67,7 +67,7 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 		c.holder = full.DeadLetters.(deadletter.Holder) // checked with the Config
 	}
 	if full.Redrives != nil {
-		c.redrives = newRedrives(full.Redrives, full.Name, full.RedriveEvery, c.starts)
+		c.redrives = newRedrives(full.Redrives, full.StoredName, full.RedriveEvery, c.starts)
 		c.redriven = &intake{source: c.redrives, settle: newSettler(c.redrives, func(e Event) {
 			if e.Kind != Settled { // which is the broker's word
 				c.observe(e)

@@ -55,7 +55,7 @@ const (
 // No lock is needed: the messages of a key pass here one after another, and
 // what is released runs in its place among them.
 func (c *Consumer[Tx]) heldBack(ctx context.Context, j *job) (found held, blocked bool, pause time.Duration) {
-	blocked, err := c.holder.Blocked(ctx, c.cfg.Name, j.order)
+	blocked, err := c.holder.Blocked(ctx, c.cfg.StoredName, j.order)
 	if err == nil && !blocked {
 		return passes, false, 0
 	}

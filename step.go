@@ -117,7 +117,7 @@ func (c *Consumer[Tx]) condemn(ctx context.Context, j *job, reason deadletter.Re
 
 func (c *Consumer[Tx]) letterOf(j *job, status deadletter.Status, reason deadletter.Reason, text string) *deadletter.Letter {
 	return &deadletter.Letter{
-		Consumer: c.cfg.Name, Key: j.message.key, OrderingKey: j.order, Reason: reason, Error: text,
+		Consumer: c.cfg.StoredName, Key: j.message.key, OrderingKey: j.order, Reason: reason, Error: text,
 		Message: j.delivery.Message, Attempts: j.attempts, Status: status,
 	}
 }

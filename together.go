@@ -331,7 +331,7 @@ func (c *Consumer[Tx]) claimFor(jobs []*job) store.Claim {
 	for i, j := range jobs {
 		keys[i] = store.Key{Raw: j.message.key, Fingerprint: j.fingerprint}
 	}
-	return store.Claim{Consumer: c.cfg.Name, Keys: keys, Force: len(jobs) == 1 && c.forced(jobs[0])}
+	return store.Claim{Consumer: c.cfg.StoredName, Keys: keys, Force: len(jobs) == 1 && c.forced(jobs[0])}
 }
 
 // takeKeys takes the keys, fingerprints and ordering keys of messages, once.
@@ -360,7 +360,7 @@ func (c *Consumer[Tx]) takeKeys(jobs []*job) {
 // takeKey is takeKeys for one of them. An error is the message's.
 func (c *Consumer[Tx]) takeKey(j *job, m, forOrder *Message) (err error) {
 	j.reason = deadletter.NoKey
-	if m.key, err = takeKey(c.cfg.Name, c.cfg.Key, m); err != nil {
+	if m.key, err = takeKey(c.cfg.StoredName, c.cfg.Key, m); err != nil {
 		return fmt.Errorf("take the key: %w", err)
 	}
 	if c.cfg.Fingerprint != nil {

@@ -27,7 +27,7 @@ func (c *Consumer[Tx]) advance(ctx context.Context, tx Tx, j *job) (stale bool, 
 	if !j.versioned {
 		return false, nil
 	}
-	j.stale, err = c.versions.Advance(ctx, tx, c.cfg.Name, j.entity, j.version)
+	j.stale, err = c.versions.Advance(ctx, tx, c.cfg.StoredName, j.entity, j.version)
 	return j.stale, err
 }
 
@@ -57,6 +57,6 @@ func (c *Consumer[Tx]) wanted(ctx context.Context, j *job) (bool, error) {
 	if !j.versioned {
 		return true, nil
 	}
-	stale, err := c.versions.Stale(ctx, c.cfg.Name, j.entity, j.version)
+	stale, err := c.versions.Stale(ctx, c.cfg.StoredName, j.entity, j.version)
 	return !stale, err
 }

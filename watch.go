@@ -84,7 +84,7 @@ func (o tracingObservers) Begin(ctx context.Context, consumer string, m []*Messa
 func (c *Consumer[Tx]) watch() {
 	c.tracer, _ = c.cfg.Observer.(Tracer)
 	if keeper, ok := store.As[interface{ Stats() store.Stats }](c.cfg.Store); ok && c.cfg.StatsEvery > 0 {
-		c.stats = &stats{table: keeper.Stats(), consumer: c.cfg.Name, every: c.cfg.StatsEvery, observe: c.observe}
+		c.stats = &stats{table: keeper.Stats(), consumer: c.cfg.StoredName, every: c.cfg.StatsEvery, observe: c.observe}
 	}
 	if c.stats != nil || watchesAges(c.cfg.Observer) {
 		c.ager, _ = store.As[store.Ager](c.cfg.Store)
