@@ -12,9 +12,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/internal/brokerurl"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/store"
+	"github.com/sekali/sekali/store/pgxstore"
+	"github.com/sekali/sekali/store/sqlstore"
 	"github.com/spf13/cobra"
 )
 
@@ -75,7 +78,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters(), a.effects(), a.outbox(), a.bench(), a.command(
+	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters(), a.effects(), a.keys(), a.outbox(), a.bench(), a.command(
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs},
 		func(context.Context, []string) error {
 			_, err := fmt.Fprintln(a.stdout, "sekali version "+version())
@@ -136,6 +139,19 @@ func (a *app) open(ctx context.Context, create dburl.Create) (*dburl.DB, error) 
 		return nil, err
 	}
 	return dburl.Open(ctx, raw, create)
+}
+
+// desk calls work with what people look at in the database, and decide about.
+func (a *app) desk(ctx context.Context, work func(admin.Admin, *dburl.DB) error) error {
+	db, err := a.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if db.Pool != nil {
+		return work(pgxstore.New(db.Pool).Admin(), db)
+	}
+	return work(sqlstore.New(db.SQL, db.Dialect()).Admin(), db)
 }
 
 // oneLine returns an error's text in one line without control characters. The

@@ -11,8 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/deadletter"
-	"github.com/sekali/sekali/store/sqlstore"
+	"github.com/sekali/sekali/internal/dburl"
 	"github.com/spf13/cobra"
 )
 
@@ -69,13 +70,8 @@ func texts[T ~string](values []T) string {
 }
 
 // letters calls work with the database's dead letters.
-func (a *app) letters(ctx context.Context, work func(deadletter.Desk) error) error {
-	db, err := a.open(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return work(sqlstore.New(db.SQL, db.Dialect()).DeadLetters().(deadletter.Desk))
+func (a *app) letters(ctx context.Context, work func(admin.DeadLetters) error) error {
+	return a.desk(ctx, func(desk admin.Admin, _ *dburl.DB) error { return work(desk.DeadLetters) })
 }
 
 func (a *app) listLetters(ctx context.Context, f deadletter.Filter, status string) error {
@@ -96,7 +92,7 @@ func (a *app) listLetters(ctx context.Context, f deadletter.Filter, status strin
 	if f.Before < 0 {
 		return usagef("--before %d: use an ID from a list", f.Before)
 	}
-	return a.letters(ctx, func(q deadletter.Desk) error {
+	return a.letters(ctx, func(q admin.DeadLetters) error {
 		letters, err := q.List(ctx, f)
 		if err != nil {
 			return err
@@ -131,7 +127,7 @@ func (a *app) showLetter(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	return a.letters(ctx, func(q deadletter.Desk) error {
+	return a.letters(ctx, func(q admin.DeadLetters) error {
 		l, err := q.Get(ctx, ids[0])
 		if err != nil {
 			return letterError(ids[0], err)

@@ -9,8 +9,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/effect"
-	"github.com/sekali/sekali/store/sqlstore"
+	"github.com/sekali/sekali/internal/dburl"
 	"github.com/spf13/cobra"
 )
 
@@ -44,13 +45,8 @@ func oneEffect(_ *cobra.Command, args []string) error {
 }
 
 // ledger calls work with the database's effects.
-func (a *app) ledger(ctx context.Context, work func(effect.Desk) error) error {
-	db, err := a.open(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return work(sqlstore.New(db.SQL, db.Dialect()).Effects().(effect.Desk))
+func (a *app) ledger(ctx context.Context, work func(admin.Effects) error) error {
+	return a.desk(ctx, func(desk admin.Admin, _ *dburl.DB) error { return work(desk.Effects) })
 }
 
 // effectJSON is an effect without loss.
@@ -96,7 +92,7 @@ func (a *app) listEffects(ctx context.Context, f effect.Filter) error {
 	case f.State != "" && !slices.Contains(effect.States(), f.State):
 		return usagef("--status %q: use one of %s", f.State, texts(effect.States()))
 	}
-	return a.ledger(ctx, func(desk effect.Desk) error {
+	return a.ledger(ctx, func(desk admin.Effects) error {
 		rows, err := desk.List(ctx, f)
 		if err != nil {
 			return err
@@ -143,7 +139,7 @@ func (a *app) showEffect(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	return a.ledger(ctx, func(desk effect.Desk) error {
+	return a.ledger(ctx, func(desk admin.Effects) error {
 		r, err := desk.Get(ctx, id)
 		if err != nil {
 			return effectError(id, err)
@@ -219,7 +215,7 @@ func (a *app) resolveEffect() *cobra.Command {
 		if result != "" {
 			how.Result = []byte(result)
 		}
-		return a.ledger(ctx, func(desk effect.Desk) error {
+		return a.ledger(ctx, func(desk admin.Effects) error {
 			if err := desk.Resolve(ctx, id, how); err != nil {
 				return effectError(id, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/deadletter"
 	"github.com/spf13/cobra"
 )
@@ -25,7 +26,7 @@ type decision struct {
 
 	verb string // what is done with the letters, for people
 	over []deadletter.Status
-	do   func(ctx context.Context, desk deadletter.Desk, l chosen) error
+	do   func(ctx context.Context, desk admin.DeadLetters, l chosen) error
 }
 
 // chosen is what is kept of a letter that was chosen.
@@ -68,7 +69,9 @@ func whoami() string {
 
 func (a *app) redrive() *cobra.Command {
 	d := &decision{verb: "to be processed again", over: []deadletter.Status{deadletter.Open, deadletter.Requested}}
-	d.do = func(ctx context.Context, desk deadletter.Desk, l chosen) error { return desk.Redrive(ctx, l.id, d.how) }
+	d.do = func(ctx context.Context, desk admin.DeadLetters, l chosen) error {
+		return desk.Redrive(ctx, l.id, d.how)
+	}
 	c := &cobra.Command{
 		Use: "redrive [ID…]", Short: "Have the running consumer process dead letters again",
 		Long: "Have the running consumer process dead letters again, chosen by their IDs or by filters.\n\n" +
@@ -107,7 +110,9 @@ func (a *app) redriveFrom(ctx context.Context, d *decision, p place, args []stri
 
 func (a *app) discard() *cobra.Command {
 	d := &decision{verb: "to be discarded", over: []deadletter.Status{deadletter.Open, deadletter.Held, deadletter.Requested}}
-	d.do = func(ctx context.Context, desk deadletter.Desk, l chosen) error { return desk.Discard(ctx, l.id, d.how) }
+	d.do = func(ctx context.Context, desk admin.DeadLetters, l chosen) error {
+		return desk.Discard(ctx, l.id, d.how)
+	}
 	c := &cobra.Command{
 		Use: "discard [ID…]", Short: "Resolve dead letters without their effect, for good",
 		Long: "Resolve dead letters without their effect, for good, chosen by their IDs or by filters.\n\n" +
@@ -143,7 +148,7 @@ func (a *app) decide(ctx context.Context, d *decision, args []string) error {
 	if err := d.check(ids); err != nil {
 		return err
 	}
-	return a.letters(ctx, func(desk deadletter.Desk) error {
+	return a.letters(ctx, func(desk admin.DeadLetters) error {
 		letters, err := d.choose(ctx, desk, ids)
 		if err != nil {
 			return err
@@ -176,7 +181,7 @@ func (a *app) decide(ctx context.Context, d *decision, args []string) error {
 }
 
 // choose returns the letters, oldest first: in that order they happened.
-func (d *decision) choose(ctx context.Context, desk deadletter.Desk, ids []int64) (letters []chosen, err error) {
+func (d *decision) choose(ctx context.Context, desk admin.DeadLetters, ids []int64) (letters []chosen, err error) {
 	for _, id := range ids {
 		l, err := desk.Get(ctx, id)
 		if err != nil {
@@ -229,7 +234,7 @@ func counted(letters []chosen) string {
 
 // await waits until the consumer has dealt with what was requested, or the
 // time is over, and notes what the letters are then.
-func (d *decision) await(ctx context.Context, desk deadletter.Desk, letters []chosen, results []result) error {
+func (d *decision) await(ctx context.Context, desk admin.DeadLetters, letters []chosen, results []result) error {
 	const look = 100 * time.Millisecond
 	for end := time.Now().Add(d.wait); ; {
 		waiting := 0

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/internal/brokerurl"
@@ -79,7 +80,7 @@ func (a *app) sendFromDatabase(ctx context.Context, d *decision, p place, args [
 	}
 	defer closeSoon(ctx, publisher)
 	d.verb = "to be sent"
-	d.do = func(ctx context.Context, desk deadletter.Desk, l chosen) error {
+	d.do = func(ctx context.Context, desk admin.DeadLetters, l chosen) error {
 		letter, err := desk.Get(ctx, l.id)
 		if err != nil {
 			return err
@@ -125,14 +126,14 @@ func (a *app) sendFromQueue(ctx context.Context, d *decision, p place, args []st
 	if p.toOrigin {
 		fmt.Fprintln(a.stderr, warning)
 	}
-	move := func(desk deadletter.Desk) error { return a.moveLetters(ctx, d, p, desk) }
+	move := func(desk admin.DeadLetters) error { return a.moveLetters(ctx, d, p, desk) }
 	if d.dryRun {
 		return move(nil)
 	}
 	return a.letters(ctx, move) // for the audit trail
 }
 
-func (a *app) moveLetters(ctx context.Context, d *decision, p place, desk deadletter.Desk) (err error) {
+func (a *app) moveLetters(ctx context.Context, d *decision, p place, desk admin.DeadLetters) (err error) {
 	publisher, err := brokerurl.OpenPublisher(p.broker)
 	if err != nil {
 		return err
@@ -192,7 +193,7 @@ func (d *decision) chooses(l deadletter.Letter) bool {
 }
 
 func (d *decision) moveOne(ctx context.Context, p place, source broker.Source, publisher broker.Publisher,
-	desk deadletter.Desk, delivery *broker.Delivery, l deadletter.Letter,
+	desk admin.DeadLetters, delivery *broker.Delivery, l deadletter.Letter,
 ) error {
 	if err := p.send(ctx, publisher, l); err != nil {
 		return err
