@@ -40,6 +40,7 @@ const (
 	amqp10   = "github.com/Azure/go-amqp/..."
 	uuid     = "github.com/google/uuid"
 	goose    = "github.com/pressly/goose/v3/..."
+	analysis = "golang.org/x/tools/go/..."
 )
 
 // house is every package there is. One that is not here fails the test: first
@@ -89,6 +90,8 @@ var house = map[string]room{
 	"internal/rabbittest": {[]string{rabbit}, "test helper: a queue for each test on a real RabbitMQ"},
 	"weakfilter":          {[]string{"store", goredis}, "it is no store: it knows what a key is, and Redis"},
 	"internal/proctest":   {nil, "it has tests alone, of consumers in processes of their own"},
+	"sekalivet":           {[]string{analysis}, "it knows the library by names alone, so that it looks at code of any version"},
+	"cmd/sekalivet":       {[]string{"sekalivet", analysis}, "a program of its own: who runs the binary does not link the analyzer"},
 	"internal/archtest":   {nil, "a test of the house is outside of it"},
 }
 
