@@ -1,16 +1,17 @@
 # make test       all tests, with -race, against real servers (it brings them up and stops what it started)
 # make test-fast  tests that need no server: SQLite, an embedded JetStream, a fake Kafka; no installation
 # make bench      measure against the pattern written by hand, on PostgreSQL, MariaDB and SQLite (an hour)
-# make lint       gofumpt, go vet, staticcheck, go mod tidy
+# make lint       gofumpt, go vet, staticcheck, go mod tidy, vet-ours
+# make vet-ours   sekalivet over all code of this module: it must have nothing to say
 # make services   bring the servers up and leave them running (scripts/services down stops them)
 
 GOFUMPT     = go run mvdan.cc/gofumpt@v0.12.0
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help test test-fast lint services bench
+.PHONY: help test test-fast lint vet-ours services bench
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -7
 
 test:
 	@scripts/test
@@ -36,3 +37,8 @@ lint:
 	go vet -tags fast ./...
 	$(STATICCHECK) ./...
 	$(STATICCHECK) -tags fast ./...
+	@$(MAKE) --no-print-directory vet-ours
+
+vet-ours:
+	go build -o bin/sekalivet ./cmd/sekalivet
+	go vet -vettool=bin/sekalivet ./...

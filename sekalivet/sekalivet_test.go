@@ -2,6 +2,7 @@ package sekalivet
 
 import (
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/tools/go/analysis"
@@ -46,4 +47,14 @@ func TestEachCheckFindsWhatIsWrongAndLeavesAloneWhatIsRight(t *testing.T) {
 	patterns := []string{"./sekalivet/testdata/src/..."}
 	ready(t, patterns...)
 	analysistest.Run(t, root, everything, patterns...)
+}
+
+func TestSuggestedFixesMendWhatIsSafeToMend(t *testing.T) {
+	ready(t, "./sekalivet/testdata/fixes")
+	analysistest.RunWithSuggestedFixes(t, root, everything, "./sekalivet/testdata/fixes")
+}
+
+// Clients that are no dependency of Sekali have stand-ins of a few lines.
+func TestLibrariesThatSekaliDoesNotUseAreKnownByName(t *testing.T) {
+	analysistest.Run(t, filepath.Join(analysistest.TestData(), "gopath"), everything, "example.com/shop/...")
 }

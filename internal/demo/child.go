@@ -158,6 +158,7 @@ func consume[Tx any](ctx context.Context, t task, kind dburl.Kind, source broker
 ) error {
 	key := sekali.Header(outbox.IDHeader)
 	if t.RandomKeys {
+		//sekalivet:allow the demo shows what keys by chance do
 		key = func(*sekali.Message) (string, error) { return fmt.Sprint(rand.Uint64()), nil }
 	}
 	workers := 4

@@ -1,0 +1,4 @@
+// Package grpc is a stand-in.
+package grpc
+
+type CallOption interface{}
