@@ -11,7 +11,7 @@ STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 .PHONY: help test test-fast lint vet-ours services bench
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
 
 test:
 	@scripts/test

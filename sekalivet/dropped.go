@@ -340,3 +340,39 @@ func (w *walk) iterates(rows types.Object) bool {
 	})
 	return next && !asked
 }
+
+const whyRecovered = "in the message's transaction makes a panic a success: the handler returns nil, and Sekali commits what was done" +
+	" until then; leave it out, for Sekali takes panics for failures, or set a named result to an error"
+
+// recovers looks for a deferred recover that ends a panic with the function's
+// result as it was: nil, unless the result has a name.
+func (w *walk) recovers(call *ast.CallExpr, stack []ast.Node) {
+	id, ok := ast.Unparen(call.Fun).(*ast.Ident)
+	if !ok || id.Name != "recover" || w.TypesInfo.Uses[id] != types.Universe.Lookup("recover") {
+		return
+	}
+	for i := len(stack) - 1; i >= 2; i-- {
+		lit, ok := stack[i].(*ast.FuncLit)
+		if !ok {
+			continue
+		}
+		if _, deferred := stack[i-2].(*ast.DeferStmt); !deferred || slices.ContainsFunc(stack[:i], isLiteral) {
+			return
+		}
+		results, panics := w.fn.sig.Results(), false
+		ast.Inspect(lit, func(n ast.Node) bool {
+			again, ok := n.(*ast.Ident)
+			panics = panics || ok && again.Name == "panic"
+			return true
+		})
+		if n := results.Len(); n > 0 && isError(results.At(n-1).Type()) && results.At(n-1).Name() == "" && !panics {
+			w.note(dropped, nobody, call, "recover", whyRecovered)
+		}
+		return
+	}
+}
+
+func isLiteral(n ast.Node) bool {
+	_, is := n.(*ast.FuncLit)
+	return is
+}

@@ -2,9 +2,11 @@ package sekalivet
 
 import (
 	"go/ast"
+	"go/constant"
 	"go/token"
 	"go/types"
 	"slices"
+	"strings"
 )
 
 // role is what a function is to Sekali.
@@ -271,22 +273,32 @@ func (s *scan) arguments(call *ast.CallExpr, stack []ast.Node) {
 	if callee == nil {
 		return
 	}
-	if k := keyArgument(callee); k >= 0 && k < len(call.Args) {
-		s.keyExpression(call.Args[k], call, stack)
+	for _, k := range s.keyArguments(callee, call) {
+		if k < len(call.Args) {
+			s.keyExpression(call.Args[k], call, stack)
+		}
 	}
 }
 
-// keyArgument is the index of the argument that is a message key.
-func keyArgument(f *types.Func) int {
+// keyArguments are the indexes of the arguments of a call that are a key, or a
+// part of one: of a message, of an effect, or what a request is known by.
+func (s *scan) keyArguments(f *types.Func, call *ast.CallExpr) []int {
 	switch {
 	case isMethod(f, sekaliPath, "Inbox", "Process"):
-		return 1
+		return []int{1}
 	case isMethod(f, sekaliPath, "Inbox", "Claim"):
-		return 2
+		return []int{2}
 	case isOf(f, sekaliPath) && (f.Name() == "Literal" || f.Name() == "Scoped" || f.Name() == "Header"):
-		return 0
+		return []int{0}
+	case isEffect(f):
+		return []int{2, 3}
+	case isMethod(f, "net/http", "Header", "Set") || isMethod(f, "net/http", "Header", "Add"):
+		if name := s.TypesInfo.Types[call.Args[0]].Value; name != nil && name.Kind() == constant.String &&
+			strings.EqualFold(constant.StringVal(name), "Idempotency-Key") {
+			return []int{1}
+		}
 	}
-	return nobody
+	return nil
 }
 
 func (s *scan) keyExpression(e ast.Expr, call *ast.CallExpr, stack []ast.Node) {

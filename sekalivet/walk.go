@@ -60,6 +60,7 @@ func (w *walk) note(c check, subject int, at ast.Node, what, why string, fixes .
 }
 
 func (w *walk) call(call *ast.CallExpr, stack []ast.Node) {
+	w.recovers(call, stack)
 	callee := calleeOf(w.TypesInfo, call)
 	if callee == nil {
 		return

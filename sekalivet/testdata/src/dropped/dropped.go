@@ -142,3 +142,32 @@ func (s *shop) savepoint(ctx context.Context, tx pgx.Tx, m *sekali.Message) erro
 	}
 	return inner.Commit(ctx)
 }
+
+func (s *shop) recovered(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
+	defer func() {
+		if p := recover(); p != nil { // want `recover in the message's transaction makes a panic a success`
+			s.log.Error("panic", "p", p)
+		}
+	}()
+	return save(ctx, tx)
+}
+
+// Right: it is a failure all the same.
+func (s *shop) told(ctx context.Context, tx *sql.Tx, m *sekali.Message) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.New("panic")
+		}
+	}()
+	return save(ctx, tx)
+}
+
+func (s *shop) goesOn(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("panic", "p", p)
+			panic(p)
+		}
+	}()
+	return save(ctx, tx)
+}

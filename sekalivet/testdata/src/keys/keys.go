@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/sekali/sekali"
+	"github.com/sekali/sekali/effect"
 )
 
 type order struct {
@@ -120,3 +122,13 @@ var right = sekali.Config[*sql.Tx]{
 
 // text is no key function, though it looks like one.
 func text(m *sekali.Message) (string, error) { return m.ID + m.Topic + time.Now().String(), nil }
+
+func effects(ctx context.Context, ledger *effect.Ledger, m *sekali.Message, req *http.Request) error {
+	req.Header.Set("Idempotency-Key", uuid.NewString()) // want `uuid\.NewString differs`
+	req.Header.Set("X-Request-Id", uuid.NewString())
+	_, err := effect.Do(ctx, ledger, m.Key(), fmt.Sprint("label ", time.Now()), func(ctx context.Context, c effect.Call) (int, error) { // want `time\.Now differs`
+		req.Header.Set("idempotency-key", c.IdempotencyKey)
+		return 0, nil
+	})
+	return err
+}

@@ -1,0 +1,103 @@
+// The courier is called inside the transaction, by no ledger.
+
+// Package mutant is a variant of the consumer in ../00-correct.
+package mutant
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/sekali/sekali"
+	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/effect/httpeffect"
+	"github.com/sekali/sekali/store/sqlstore"
+	"github.com/sekali/sekali/store/sqlstore/sqlite"
+)
+
+// Schema makes the tables of the business, with 100 bags in stock.
+const Schema = `
+	CREATE TABLE stock (sku TEXT PRIMARY KEY, quantity INTEGER NOT NULL);
+	INSERT INTO stock VALUES ('KOPI-250', 100);
+	CREATE TABLE shipments (order_id TEXT NOT NULL, label TEXT NOT NULL);`
+
+// New returns the consumer.
+func New(db *sql.DB, source broker.Source, courier string) sekali.Config[*sql.Tx] {
+	keys := sqlstore.New(db, sqlite.Dialect)
+	s := &shipping{
+		client:  httpeffect.Client(httpeffect.Config{}),
+		courier: courier,
+	}
+	return sekali.Config[*sql.Tx]{
+		Name:   "shipping",
+		Source: source,
+		Store:  keys,
+		Key:    sekali.Business(sekali.JSON("/order"), sekali.JSON("/event")),
+		Handle: s.handle,
+	}
+}
+
+type shipping struct {
+	client  *http.Client
+	courier string
+}
+
+type order struct {
+	Order    string `json:"order"`
+	SKU      string `json:"sku"`
+	Quantity int    `json:"quantity"`
+}
+
+func (s *shipping) handle(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
+	var o order
+	if err := json.Unmarshal(m.Body, &o); err != nil {
+		return sekali.Permanent(err)
+	}
+	label, err := s.label(ctx, o)
+	if err != nil {
+		return err
+	}
+	return ship(ctx, tx, o, label)
+}
+
+// label has the courier make a label; the client sends the effect's key with it.
+func (s *shipping) label(ctx context.Context, o order) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.courier+"/labels", strings.NewReader(o.Order))
+	if err != nil {
+		return "", err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if err := httpeffect.Check(resp); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
+}
+
+var errSoldOut = errors.New("not enough in stock")
+
+// ship changes the business's data.
+func ship(ctx context.Context, tx *sql.Tx, o order, label string) error {
+	result, err := tx.ExecContext(ctx, `UPDATE stock SET quantity = quantity - ? WHERE sku = ? AND quantity >= ?`, o.Quantity, o.SKU, o.Quantity)
+	if err != nil {
+		return fmt.Errorf("take order %s out of the stock: %w", o.Order, err)
+	}
+	if n, err := result.RowsAffected(); err != nil {
+		return fmt.Errorf("take order %s out of the stock: %w", o.Order, err)
+	} else if n == 0 {
+		return sekali.Permanent(errSoldOut)
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO shipments (order_id, label) VALUES (?, ?)`, o.Order, label); err != nil {
+		return fmt.Errorf("note the shipment of order %s: %w", o.Order, err)
+	}
+	return nil
+}
