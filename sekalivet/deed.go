@@ -21,7 +21,8 @@ const maxVia = 6
 type deed struct {
 	Check check
 	// Subject is the index of the parameter that it is done to: it matters only
-	// where that is the transaction.
+	// where that is the transaction. For what is wrong with a key it is the index
+	// of the result that it is wrong with, nobody: of any.
 	Subject int
 	// What is the offending call, in the words of its message.
 	What string

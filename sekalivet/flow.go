@@ -15,10 +15,13 @@ type flow struct {
 	// defs are what variables of the function are set to; nil stands for
 	// something that is no expression, such as an element of a range.
 	defs map[types.Object][]ast.Expr
+	// results are, of variables that take one of several results of a call, the
+	// index of that.
+	results map[types.Object]int
 }
 
 func newFlow(info *types.Info, fn *function) *flow {
-	f := &flow{info: info, fn: fn, defs: map[types.Object][]ast.Expr{}}
+	f := &flow{info: info, fn: fn, defs: map[types.Object][]ast.Expr{}, results: map[types.Object]int{}}
 	ast.Inspect(fn.body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
@@ -49,6 +52,8 @@ func (f *flow) assigned(left, right []ast.Expr) {
 		value := right[0]
 		if len(left) == len(right) {
 			value = right[i]
+		} else {
+			f.results[obj] = i
 		}
 		f.defs[obj] = append(f.defs[obj], value)
 	}

@@ -11,13 +11,8 @@ import (
 	"strings"
 )
 
-const (
-	whyKey = "differs from one delivery to the next: the key of a message must be the same for every copy of it, or each copy is fresh;" +
-		" take it from what the producer sent"
-	whyParts = "puts parts together so that two messages can have the same key (\"a:b\" with \"c\" and \"a\" with \"b:c\"), of which" +
-		" the second is then lost as a duplicate; use sekali.Business or sekali.JoinKey, which escape the parts (the keys of messages" +
-		" processed before change by that)"
-)
+const whyKey = "differs from one delivery to the next: the key of a message must be the same for every copy of it, or each copy is fresh;" +
+	" take it from what the producer sent"
 
 // chances are functions whose results differ from call to call.
 var chances = map[string][]string{
@@ -117,10 +112,12 @@ type keyed struct {
 	fn    *function
 	seen  map[types.Object]bool
 	deeds []deed
+	// result is the index of the result that is looked at, nobody: none, or any.
+	result int
 }
 
 func newKeyed(s *scan, f *function) *keyed {
-	k := &keyed{scan: s, flow: newFlow(s.TypesInfo, f), fn: f, seen: map[types.Object]bool{}}
+	k := &keyed{scan: s, flow: newFlow(s.TypesInfo, f), fn: f, seen: map[types.Object]bool{}, result: nobody}
 	k.written()
 	return k
 }
@@ -157,25 +154,30 @@ func (k *keyed) written() {
 
 // returned looks at the results of a statement, but for errors.
 func (k *keyed) returned(n *ast.ReturnStmt) {
-	for _, e := range n.Results {
+	results := k.fn.sig.Results()
+	for i, e := range n.Results {
+		k.result = nobody
+		if len(n.Results) == results.Len() {
+			k.result = i
+		}
 		if t := k.TypesInfo.TypeOf(e); t != nil && !isError(t) {
 			k.look(e)
 		}
 	}
-	if len(n.Results) > 0 {
-		return
-	}
-	for i := range k.fn.sig.Results().Len() {
-		if v := k.fn.sig.Results().At(i); !isError(v.Type()) {
-			for _, value := range k.defs[v] {
-				k.look(value)
-			}
+	for i := range results.Len() {
+		v := results.At(i)
+		if len(n.Results) > 0 || isError(v.Type()) {
+			continue
+		}
+		k.result = i
+		for _, value := range k.defs[v] {
+			k.look(value)
 		}
 	}
 }
 
 func (k *keyed) note(c check, at ast.Node, what, why string) {
-	d := deed{Check: c, Subject: nobody, What: what, Why: why, Where: where(k.Fset, at.Pos()), pos: at.Pos()}
+	d := deed{Check: c, Subject: k.result, What: what, Why: why, Where: where(k.Fset, at.Pos()), pos: at.Pos()}
 	if !k.has(d) && !k.allow.allows(d.pos) {
 		k.deeds = append(k.deeds, d)
 	}
@@ -191,9 +193,9 @@ func (k *keyed) look(e ast.Expr) {
 	ast.Inspect(e, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
-			k.call(n)
+			k.call(n, nobody)
 		case *ast.SelectorExpr:
-			k.field(n)
+			return !k.field(n)
 		case *ast.BasicLit:
 			k.literal(n)
 		case *ast.Ident:
@@ -203,20 +205,20 @@ func (k *keyed) look(e ast.Expr) {
 	})
 }
 
-func (k *keyed) call(call *ast.CallExpr) {
+// call looks at a call, of whose results one becomes a key; nobody: any.
+func (k *keyed) call(call *ast.CallExpr, result int) {
 	f := calleeOf(k.TypesInfo, call)
 	if f == nil || f.Pkg() == nil {
 		return
 	}
-	path := plainPath(f.Pkg().Path())
-	if isNamed(chances[path], f.Name()) {
+	if isNamed(chances[plainPath(f.Pkg().Path())], f.Name()) {
 		k.note(key, call, qualified(f), whyKey)
 		return
 	}
 	local := k.decls[f]
-	var deeds []deed
+	name, deeds := qualified(f), []deed(nil)
 	if local != nil {
-		deeds = k.keyDeedsOf(local)
+		name, deeds = nameOf(f), k.keyDeedsOf(local)
 	} else if fact := k.factOf(f); fact != nil {
 		deeds = fact.Deeds
 	}
@@ -224,11 +226,10 @@ func (k *keyed) call(call *ast.CallExpr) {
 		if d.Check != key && (d.Check != parts || !isText(k.TypesInfo.TypeOf(call))) {
 			continue
 		}
-		name := qualified(f)
-		if local != nil {
-			name = nameOf(f)
+		if result >= 0 && d.Subject >= 0 && d.Subject != result {
+			continue
 		}
-		d = d.through(name, nobody)
+		d = d.through(name, k.result)
 		if local == nil {
 			d.pos = call.Pos()
 		}
@@ -238,11 +239,47 @@ func (k *keyed) call(call *ast.CallExpr) {
 	}
 }
 
-// field looks at fields that count deliveries.
-func (k *keyed) field(sel *ast.SelectorExpr) {
+// field looks at a field: those that count deliveries, and what is put into
+// one here. Of what else is in the same value, nothing becomes a key.
+func (k *keyed) field(sel *ast.SelectorExpr) (is bool) {
 	v, ok := k.TypesInfo.Uses[sel.Sel].(*types.Var)
-	if ok && v.IsField() && v.Pkg() != nil && slices.Contains(counts[plainPath(v.Pkg().Path())], v.Name()) {
+	if !ok || !v.IsField() {
+		return false
+	}
+	if v.Pkg() != nil && slices.Contains(counts[plainPath(v.Pkg().Path())], v.Name()) {
 		k.note(key, sel, types.ExprString(sel), whyKey)
+		return true
+	}
+	id, ok := ast.Unparen(sel.X).(*ast.Ident)
+	if !ok || k.seen[v] {
+		return true
+	}
+	k.seen[v] = true
+	of := k.TypesInfo.ObjectOf(id)
+	ast.Inspect(k.fn.body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			k.assignedTo(n, of, v)
+		case *ast.KeyValueExpr:
+			if name, ok := n.Key.(*ast.Ident); ok && k.TypesInfo.Uses[name] == v {
+				k.look(n.Value)
+			}
+		}
+		return true
+	})
+	return true
+}
+
+// assignedTo looks at what is assigned to a field of a variable.
+func (k *keyed) assignedTo(a *ast.AssignStmt, of types.Object, field *types.Var) {
+	for i, left := range a.Lhs {
+		sel, ok := left.(*ast.SelectorExpr)
+		if !ok || len(a.Lhs) != len(a.Rhs) || k.TypesInfo.Uses[sel.Sel] != field {
+			continue
+		}
+		if id, ok := ast.Unparen(sel.X).(*ast.Ident); ok && k.TypesInfo.ObjectOf(id) == of {
+			k.look(a.Rhs[i])
+		}
 	}
 }
 
@@ -294,10 +331,22 @@ func (k *keyed) variable(id *ast.Ident) {
 	}
 	if k.owns(v) && indexOf(k.fn.sig, v) < 0 {
 		for _, value := range k.defs[v] {
-			if value != nil {
-				k.look(value)
-			}
+			k.value(v, value)
 		}
+	}
+}
+
+// value looks at what a variable is set to.
+func (k *keyed) value(v *types.Var, value ast.Expr) {
+	call, ok := ast.Unparen(value).(*ast.CallExpr)
+	if _, several := k.TypesInfo.TypeOf(value).(*types.Tuple); !ok || !several {
+		k.look(value)
+		return
+	}
+	k.call(call, k.results[v])
+	k.look(call.Fun)
+	for _, a := range call.Args {
+		k.look(a)
 	}
 }
 
@@ -316,133 +365,4 @@ func (k *keyed) isRaised(v *types.Var) bool {
 		return !found
 	})
 	return found
-}
-
-// join finds parts that are put together without escaping.
-func (k *keyed) join(e ast.Expr) {
-	n := 0
-	switch e := ast.Unparen(e).(type) {
-	case *ast.BinaryExpr:
-		if e.Op == token.ADD {
-			n = k.operands(e)
-		}
-	case *ast.CallExpr:
-		n = k.formatted(e)
-	}
-	if n > 1 {
-		k.note(parts, e, types.ExprString(shortened(e)), whyParts)
-	}
-}
-
-// shortened is what a message shows of an expression.
-func shortened(e ast.Expr) ast.Expr {
-	if call, ok := ast.Unparen(e).(*ast.CallExpr); ok {
-		return call.Fun
-	}
-	return e
-}
-
-// operands counts the parts of a concatenation that may hold anything.
-func (k *keyed) operands(e ast.Expr) int {
-	if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && b.Op == token.ADD {
-		return k.operands(b.X) + k.operands(b.Y)
-	}
-	if k.isFree(e) {
-		return 1
-	}
-	return 0
-}
-
-// verbs of a format, without %%.
-var formatVerb = regexp.MustCompile(`%[-+# 0]*[0-9]*(?:\.[0-9]+)?([a-zA-Z%])`)
-
-// formatted counts the parts of a fmt.Sprintf, Sprint or strings.Join that may
-// hold anything.
-func (k *keyed) formatted(call *ast.CallExpr) (n int) {
-	f := calleeOf(k.TypesInfo, call)
-	if f == nil || len(call.Args) == 0 {
-		return 0
-	}
-	args := call.Args
-	switch {
-	case isOf(f, "fmt") && f.Name() == "Sprintf":
-		format := k.TypesInfo.Types[args[0]].Value
-		if format == nil || format.Kind() != constant.String {
-			return 0
-		}
-		args = args[1:]
-		i := 0
-		for _, m := range formatVerb.FindAllStringSubmatch(constant.StringVal(format), -1) {
-			if m[1] == "%" {
-				continue
-			}
-			if i < len(args) && (m[1] == "s" || m[1] == "v") && k.isFree(args[i]) {
-				n++
-			}
-			i++
-		}
-		return n
-	case isOf(f, "fmt") && f.Name() == "Sprint":
-	case isOf(f, "strings") && f.Name() == "Join":
-		lit, ok := ast.Unparen(args[0]).(*ast.CompositeLit)
-		if !ok {
-			return 0
-		}
-		args = lit.Elts
-	default:
-		return 0
-	}
-	for _, a := range args {
-		if k.isFree(a) {
-			n++
-		}
-	}
-	return n
-}
-
-// isFree tells whether a part of a key may hold any text: it is one, no
-// constant, and made of no number.
-func (k *keyed) isFree(e ast.Expr) bool {
-	e = ast.Unparen(e)
-	tv := k.TypesInfo.Types[e]
-	if tv.Value != nil || tv.Type == nil || !isText(tv.Type) {
-		return false
-	}
-	switch e := e.(type) {
-	case *ast.CallExpr:
-		if conversion := k.TypesInfo.Types[e.Fun]; conversion.IsType() && len(e.Args) == 1 {
-			return k.isFree(e.Args[0])
-		}
-		f := calleeOf(k.TypesInfo, e)
-		if f == nil || f.Pkg() == nil {
-			return true
-		}
-		path := f.Pkg().Path()
-		return path != "strconv" && path != "encoding/hex" && path != "time" && path != "net/url" && f.Name() != "String"
-	case *ast.Ident:
-		if values := k.defs[k.TypesInfo.ObjectOf(e)]; len(values) == 1 && values[0] != ast.Expr(e) {
-			if _, constant := values[0].(*ast.BasicLit); constant {
-				return false
-			}
-			if call, ok := values[0].(*ast.CallExpr); ok && isText(k.TypesInfo.TypeOf(call)) {
-				return k.isFree(call)
-			}
-		}
-	}
-	return true
-}
-
-// isText tells whether a type is a string or bytes, by whatever name.
-func isText(t types.Type) bool {
-	if t == nil {
-		return false
-	}
-	switch u := t.Underlying().(type) {
-	case *types.Basic:
-		return u.Info()&types.IsString != 0
-	case *types.Slice:
-		b, ok := u.Elem().Underlying().(*types.Basic)
-		return ok && b.Kind() == types.Byte
-	}
-	return false
 }

@@ -28,6 +28,8 @@ func plainPath(path string) string {
 var opaque = []string{
 	"github.com/jackc/pgx", "github.com/jackc/pgconn", "github.com/lib/pq", "github.com/go-sql-driver/mysql", "modernc.org/sqlite",
 	"github.com/mattn/go-sqlite3", "github.com/jmoiron/sqlx", "github.com/uptrace/bun", "gorm.io", "entgo.io/ent",
+	"github.com/getsentry/sentry-go", "github.com/DataDog", "gopkg.in/DataDog", "github.com/newrelic/go-agent", "go.elastic.co/apm",
+	"github.com/bugsnag/bugsnag-go", "github.com/rollbar/rollbar-go", "github.com/honeycombio",
 	"go.opentelemetry.io", "github.com/prometheus", "go.uber.org/zap", "github.com/sirupsen/logrus", "github.com/rs/zerolog",
 	sekaliPath + "/store", sekaliPath + "/broker", sekaliPath + "/effect", sekaliPath + "/deadletter", sekaliPath + "/migrate",
 	sekaliPath + "/outbox", sekaliPath + "/otelsekali",

@@ -104,7 +104,10 @@ func (s *scan) roleByShape(sig *types.Signature) role {
 	if params.Len() == 0 || !isMessage(params.At(params.Len()-1).Type()) {
 		return ""
 	}
-	if params.Len() == 3 && results.Len() == 1 && isError(results.At(0).Type()) && isTransaction(params.At(1).Type()) {
+	if params.Len() != 3 || results.Len() != 1 || !isError(results.At(0).Type()) {
+		return ""
+	}
+	if _, anything := types.Unalias(params.At(1).Type()).(*types.TypeParam); !anything && isTransaction(params.At(1).Type()) {
 		return handler
 	}
 	return ""

@@ -132,3 +132,42 @@ func effects(ctx context.Context, ledger *effect.Ledger, m *sekali.Message, req 
 	})
 	return err
 }
+
+// stamped is an order with what is no part of its key.
+type stamped struct {
+	ID string
+	At time.Time
+}
+
+func parse(m *sekali.Message) (stamped, error) { return stamped{ID: m.ID, At: time.Now()}, nil }
+
+func both(m *sekali.Message) (id string, at string, err error) {
+	return m.ID, time.Now().String(), nil // want `time\.Now, called through both, differs`
+}
+
+var unstamped = []sekali.KeyFunc{
+	func(m *sekali.Message) (string, error) {
+		s, err := parse(m)
+		return s.ID, err
+	},
+	func(m *sekali.Message) (string, error) {
+		id, at, err := both(m)
+		log.Print(at)
+		return id, err
+	},
+	func(m *sekali.Message) (string, error) {
+		_, at, err := both(m)
+		return at, err
+	},
+	func(m *sekali.Message) (string, error) {
+		s := stamped{ID: m.ID}
+		s.ID = time.Now().String() // want `time\.Now differs`
+		return s.ID, nil
+	},
+}
+
+// Of a type parameter nobody knows that it is a transaction.
+func generic[T any](ctx context.Context, client T, m *sekali.Message) error {
+	_, err := http.Get("https://example.com")
+	return err
+}
