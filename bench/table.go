@@ -10,7 +10,7 @@ import (
 // WriteTable writes a report for people.
 func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(w, "%s; %d rounds of %.1f s for each, in turns; medians.", r.Database, r.Rounds, r.Seconds)
-	for _, name := range slices.Sorted(keys(r.Settings)) {
+	for _, name := range slices.Sorted(keysIn(r.Settings)) {
 		fmt.Fprintf(w, " %s=%s", name, r.Settings[name])
 	}
 	fmt.Fprint(w, "\n\n")
@@ -38,7 +38,7 @@ func ratio(x float64) string {
 	return fmt.Sprintf("%.2f×", x)
 }
 
-func keys(m map[string]string) func(yield func(string) bool) {
+func keysIn(m map[string]string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for k := range m {
 			if !yield(k) {

@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sekali/sekali/bench"
 	"github.com/sekali/sekali/internal/dburl"
+	"github.com/sekali/sekali/internal/demo"
 )
 
 func (a *app) bench() *cobra.Command {
@@ -33,6 +35,7 @@ A database that may lose commits is refused: its figures compare nothing.`,
 	f.DurationVar(&each, "each", time.Second, "how long each case is measured in each round")
 	a.databaseFlag(c)
 	a.outputFlag(c)
+	c.AddCommand(a.benchOutbox())
 	return a.command(c, func(ctx context.Context, _ []string) error {
 		switch {
 		case rounds < 1 || rounds > 1000:
@@ -77,6 +80,65 @@ A database that may lose commits is refused: its figures compare nothing.`,
 		if err != nil {
 			return err
 		}
+		if a.output == "json" {
+			return writeJSON(a.stdout, report)
+		}
+		return report.WriteTable(a.stdout)
+	})
+}
+
+func (a *app) benchOutbox() *cobra.Command {
+	var broker string
+	var cfg bench.OutboxConfig
+	c := &cobra.Command{
+		Use: "outbox", Args: cobra.NoArgs,
+		Short: "Measure the outbox's relay against publishing and marking row by row",
+		Long: `Measures, side by side, events published from the outbox by a relay, row by row
+as people write it by hand (publish, wait for the confirmation, mark), and what
+the broker takes without a database. It works in places of its own and drops
+them afterwards.`,
+	}
+	f := c.Flags()
+	f.StringVar(&broker, "broker", "", "URL of the broker: nats://…, kafka://…, rabbitmq://…, amqp10://…, redis://… (default: an embedded NATS server)")
+	f.IntVar(&cfg.Rounds, "rounds", 7, "how often each way is measured, in turns")
+	f.DurationVar(&cfg.Each, "each", 2*time.Second, "how long the broker alone and row by row are measured in each round")
+	f.IntVar(&cfg.Events, "events", 20_000, "how many events the relay publishes in each round")
+	f.IntVar(&cfg.Keys, "keys", 1000, "how many ordering keys the events have; 0: none")
+	a.databaseFlag(c)
+	a.outputFlag(c)
+	return a.command(c, func(ctx context.Context, _ []string) (err error) {
+		switch {
+		case cfg.Rounds < 1 || cfg.Rounds > 1000:
+			return usagef("--rounds %d: use 1 to 1000", cfg.Rounds)
+		case cfg.Each < 10*time.Millisecond || cfg.Each > time.Hour:
+			return usagef("--each %v: use 10ms to 1h", cfg.Each)
+		case cfg.Events < 1 || cfg.Events > 10_000_000:
+			return usagef("--events %d: use 1 to 10000000", cfg.Events)
+		case cfg.Keys < 0:
+			return usagef("--keys %d: use 0 or more", cfg.Keys)
+		}
+		if cfg.Database, err = a.databaseURL(); err != nil {
+			return err
+		}
+		if broker != "" {
+			if err := demo.CheckBroker(broker); err != nil {
+				return usageError{err}
+			}
+		}
+		place, err := demo.MakePlace(ctx, broker)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, place.Close(context.WithoutCancel(ctx))) }()
+		cfg.Publisher, cfg.Topic = place.Publisher, place.Topic
+		progress, finish := a.bar("measurements")
+		cfg.Progress = progress
+		report, err := bench.MeasureOutbox(ctx, cfg)
+		finish()
+		if err != nil {
+			return err
+		}
+		report.Broker = place.String()
 		if a.output == "json" {
 			return writeJSON(a.stdout, report)
 		}

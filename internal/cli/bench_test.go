@@ -63,3 +63,34 @@ func TestABenchmarkThatCannotBeDoneIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestABenchmarkOfTheOutboxComparesWithRowByRowAndLeavesNothing(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	database := filepath.Join(t.TempDir(), "x.db")
+	r := run(t, "bench", "outbox", "--rounds", "1", "--each", "50ms", "--events", "300", "--keys", "20", "--output", "json", "--database", "sqlite:"+database)
+	var report bench.OutboxReport
+	if err := json.Unmarshal([]byte(r.stdout), &report); r.status != 0 || err != nil {
+		t.Fatalf("status %d, %v: %s%s", r.status, err, r.stdout, r.stderr)
+	}
+	if len(report.Runs) != 3 || report.Keys != 20 || report.Broker != "NATS JetStream, embedded" {
+		t.Errorf("%+v", report)
+	}
+	for i, mode := range []bench.OutboxMode{bench.Broker, bench.RowByRow, bench.Relayed} {
+		if x := report.Runs[i]; x.Mode != mode || x.PerSecond <= 0 || x.RatioBroker <= 0 || x.RatioRowByRow <= 0 {
+			t.Errorf("%+v", x)
+		}
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v (%v)", left, err)
+	}
+	table := run(t, "bench", "outbox", "--rounds", "1", "--each", "10ms", "--events", "100", "--keys", "0", "--database", "sqlite:"+database)
+	if table.status != 0 || !strings.Contains(table.stdout, "without ordering keys") || !strings.Contains(table.stdout, "row by row") {
+		t.Errorf("status %d: %s%s", table.status, table.stdout, table.stderr)
+	}
+	for _, args := range [][]string{{"--rounds", "0"}, {"--each", "1ms"}, {"--events", "0"}, {"--keys", "-1"}, {"--broker", "smtp://h"}} {
+		if r := run(t, append([]string{"bench", "outbox", "--database", "sqlite:" + database}, args...)...); r.status != 2 || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+}
