@@ -171,3 +171,31 @@ func (s *shop) goesOn(ctx context.Context, tx *sql.Tx, m *sekali.Message) error 
 	}()
 	return save(ctx, tx)
 }
+
+// Right: what became of it is told later, or it is tried in another way.
+func (s *shop) later(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
+	_, err := tx.ExecContext(ctx, `UPDATE stock SET quantity = 0`)
+	if err != nil {
+		s.log.Error("no stock", "err", err)
+	}
+	return err
+}
+
+func (s *shop) again(ctx context.Context, tx *sql.Tx, m *sekali.Message) (err error) {
+	if first := save(ctx, tx); first != nil {
+		err = save(ctx, tx)
+	}
+	return err
+}
+
+func (s *shop) without(ctx context.Context, tx pgx.Tx, m *sekali.Message) error {
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := inner.Exec(ctx, `UPDATE stock SET quantity = 0`); err != nil {
+		s.log.Warn("not this time", "err", err)
+		return nil
+	}
+	return inner.Commit(ctx)
+}

@@ -42,17 +42,17 @@ func logged(next sekali.Handler[pgx.Tx]) sekali.Handler[pgx.Tx] {
 	}
 }
 
-// once hands a function on to Process.
-func once(ctx context.Context, inbox *sekali.Inbox[pgx.Tx], fn func(context.Context, pgx.Tx) error) error {
-	_, err := inbox.Process(ctx, "k", fn)
-	return err
-}
-
 func use(ctx context.Context, inbox *sekali.Inbox[pgx.Tx]) error {
 	return once(ctx, inbox, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := http.Get("https://example.com/once") // want `http\.Get is called inside`
 		return err
 	})
+}
+
+// once hands a function on to Process.
+func once(ctx context.Context, inbox *sekali.Inbox[pgx.Tx], fn func(context.Context, pgx.Tx) error) error {
+	_, err := inbox.Process(ctx, "k", fn)
+	return err
 }
 
 func named(ctx context.Context, inbox *sekali.Inbox[pgx.Tx], i *item) error {
@@ -103,4 +103,13 @@ func odd(ctx context.Context, tx pgx.Tx, m *sekali.Message, n int) error {
 		return err
 	}
 	return even(ctx, tx, m)
+}
+
+func variable(ctx context.Context, inbox *sekali.Inbox[pgx.Tx]) error {
+	save := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := http.Get("https://example.com/variable") // want `http\.Get is called inside`
+		return err
+	}
+	_, err := inbox.Process(ctx, "k", save)
+	return err
 }

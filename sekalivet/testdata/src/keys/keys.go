@@ -109,6 +109,8 @@ var right = sekali.Config[*sql.Tx]{
 			return fmt.Sprintf("order-%s:%d", o.ID, o.Line), nil
 		case o.Line == 3:
 			return fmt.Sprintf("%q %q", o.ID, o.Event), nil
+		case o.Line == 5:
+			return "retry-" + o.ID, nil
 		case o.Line == 4:
 			return "order-" + o.ID + ":" + strconv.Itoa(o.Line), nil
 		}

@@ -53,3 +53,9 @@ func (w *worker) right(ctx context.Context, d amqp.Delivery) error {
 	}
 	return d.Ack(false)
 }
+
+func (w *worker) prepare(d amqp.Delivery) sekali.Preparer[*sql.Tx] {
+	return func(ctx context.Context, m *sekali.Message) (sekali.Commit[*sql.Tx], error) {
+		return nil, d.Ack(false) // want `amqp091\.Delivery\.Ack settles`
+	}
+}
