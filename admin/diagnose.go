@@ -122,12 +122,9 @@ func (f Facts) broken() bool {
 
 func judgeSchema(f Facts, _ Question) (findings []Finding) {
 	for _, u := range f.Unfit {
-		finding := Finding{
-			Severity: Warning, About: u.Table, Found: u.Cause, Mend: u.Mend,
-			Means: "what needs this table fails: see docs/operations.md for what that is",
-		}
+		finding := Finding{Severity: Warning, About: u.Table, Found: u.Cause, Mend: u.Mend, Means: u.Without}
 		if u.Main {
-			finding.Severity, finding.Means = Error, "consumers do not start: different keys could be taken for one, or none be kept"
+			finding.Severity = Error
 		}
 		if u.SQL != "" {
 			finding.Mend += ":\n" + u.SQL

@@ -14,7 +14,7 @@ type Facts struct {
 	// Unfit are tables that are missing or not as they must be.
 	Unfit []Unfit
 	// Isolation of transactions unless they ask for another one, in lower case:
-	// "read committed".
+	// "read committed"; empty where the database has only one.
 	Isolation string
 	// Volatile says which setting lets a commit be lost in a crash of the
 	// server, such as "fsync = off"; SomewhatVolatile which one may lose the
@@ -51,8 +51,9 @@ type Unfit struct {
 	Table string
 	// Main tells that it is processed_messages, without which nothing works.
 	Main bool
-	// Cause says what is wrong, Mend what to do, SQL how, if that can be said.
-	Cause, Mend, SQL string
+	// Cause says what is wrong, Mend what to do, SQL how, if that can be said,
+	// Without what does not work until then.
+	Cause, Mend, SQL, Without string
 }
 
 // Waste is room in a table that holds nothing.

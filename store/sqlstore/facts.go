@@ -104,19 +104,27 @@ func (h health) clock(ctx context.Context, conn *sql.Conn, f *admin.Facts) error
 
 // tables asks each table whether it is as it must be.
 func (h health) tables(ctx context.Context, f *admin.Facts) error {
-	for _, check := range []func(context.Context) error{
-		h.s.Check, h.letters.Check, stats(h).Check, effects(h).Check, events(h).Check, starts{h.s}.Check, versions{h.letters}.Check,
-		func(ctx context.Context) error { _, err := h.Trail(ctx, 0, 1); return err },
+	for _, t := range []struct {
+		name    string
+		check   func(context.Context) error
+		without string
+	}{
+		{h.s.tables.ProcessedMessages, h.s.Check, "consumers do not start: different keys could be taken for one, or none be kept"},
+		{h.s.tables.DeadLetters, h.letters.Check, "consumers do not start, unless they keep dead letters elsewhere"},
+		{h.s.tables.ConsumerStats, stats(h).Check, "what consumers do is not counted"},
+		{h.s.tables.ExternalEffects, effects(h).Check, "effects outside the database cannot be made"},
+		{h.s.tables.OutboxMessages, events(h).Check, "events cannot be added or published"},
+		{h.s.tables.MessageStarts, starts{h.s}.Check, "a message whose handler kills the process is not found out"},
+		{h.s.tables.EntityVersions, versions{h.letters}.Check, "consumers that go by versions do not start"},
+		{h.s.tables.AuditTrail, func(ctx context.Context) error { _, err := h.Trail(ctx, 0, 1); return err }, "nobody can decide about dead letters, effects, events and keys"},
 	} {
-		err := check(ctx)
-		var schema *store.SchemaError
-		switch {
-		case errors.As(err, &schema):
-			f.Unfit = append(f.Unfit, admin.Unfit{
-				Table: schema.Table, Main: schema.Table == h.s.tables.In(h.s.tables.ProcessedMessages), Cause: schema.Cause, Mend: schema.Mend, SQL: schema.SQL,
-			})
-		case err != nil:
-			return err
+		if err := t.check(ctx); err != nil {
+			unfit, is := h.unfit(err, t.name)
+			if !is {
+				return err
+			}
+			unfit.Main, unfit.Without = t.name == h.s.tables.ProcessedMessages, t.without
+			f.Unfit = append(f.Unfit, unfit)
 		}
 	}
 	return nil

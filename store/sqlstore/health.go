@@ -52,17 +52,37 @@ func (h health) Activity(ctx context.Context, s admin.Span) ([]admin.Bucket, err
 // Overview implements admin.Health.
 func (h health) Overview(ctx context.Context) (admin.Overview, error) {
 	o := admin.Overview{DeadLetters: map[deadletter.Status]admin.Waiting{}, Effects: map[effect.State]admin.Waiting{}}
-	for _, part := range []func(context.Context, *admin.Overview) error{h.waitingLetters, h.waitingEffects, h.waitingEvents, h.names} {
-		err := part(ctx, &o)
-		var schema *store.SchemaError
-		switch {
-		case errors.As(err, &schema):
-			o.Missing = append(o.Missing, schema.Table)
-		case err != nil:
-			return o, err
+	for _, part := range []struct {
+		table string
+		read  func(context.Context, *admin.Overview) error
+	}{
+		{h.s.tables.DeadLetters, h.waitingLetters},
+		{h.s.tables.ExternalEffects, h.waitingEffects},
+		{h.s.tables.OutboxMessages, h.waitingEvents},
+		{h.s.tables.ProcessedMessages, h.names},
+	} {
+		if err := part.read(ctx, &o); err != nil {
+			unfit, is := h.unfit(err, part.table)
+			if !is {
+				return o, err
+			}
+			o.Missing = append(o.Missing, unfit.Table)
 		}
 	}
 	return o, nil
+}
+
+// unfit tells whether an error says that a table is not as it must be. SQLite
+// says of a column that is missing that something is wrong.
+func (h health) unfit(err error, table string) (admin.Unfit, bool) {
+	var schema *store.SchemaError
+	if errors.As(err, &schema) {
+		return admin.Unfit{Table: schema.Table, Cause: schema.Cause, Mend: schema.Mend, SQL: schema.SQL}, true
+	}
+	if h.s.dialect.Kind(err) != KindLost {
+		return admin.Unfit{}, false
+	}
+	return admin.Unfit{Table: h.s.tables.In(table), Cause: "it cannot be read: " + err.Error(), Mend: "run `sekali migrate up`, or make it anew"}, true
 }
 
 func (h health) waitingLetters(ctx context.Context, o *admin.Overview) error {

@@ -337,7 +337,7 @@ func healthyFacts[Tx any](b *bench[Tx]) {
 	b.processed("stock", "k")
 	f, err := b.admin(b.One).Health.Facts(b.ctx)
 	b.ok(err)
-	if f.Database == "" || f.Isolation == "" || f.SharedSession || f.Confused || f.ReadOnly != "" || f.Volatile+f.SomewhatVolatile != "" ||
+	if f.Database == "" || f.Isolation == "" != (b.h.Database == SQLite) || f.SharedSession || f.Confused || f.ReadOnly != "" || f.Volatile+f.SomewhatVolatile != "" ||
 		len(f.Unfit)+len(f.Wastes)+len(f.NoIndex) > 0 || (f.ClockAhead-f.ClockWithin).Abs() > slack {
 		b.t.Errorf("%+v", f)
 	}

@@ -44,6 +44,9 @@ func (d dialect) Inspect(ctx context.Context, conn *sql.Conn, t store.Tables, f 
 	if err != nil {
 		return fmt.Errorf("read the settings: %w", err)
 	}
+	if f.Isolation == "read uncommitted" {
+		f.Isolation = "read committed" // which it is
+	}
 	version, _, _ = strings.Cut(version, " ")
 	f.Database = "PostgreSQL " + version
 	f.Prepares = prepares(conn)

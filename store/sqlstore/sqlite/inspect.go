@@ -48,7 +48,7 @@ func (dialect) Inspect(ctx context.Context, conn *sql.Conn, t store.Tables, f *a
 			return fmt.Errorf("%s: %w", query, err)
 		}
 	}
-	f.Database, f.Isolation = "SQLite "+version, "serializable"
+	f.Database = "SQLite " + version
 	if uncommitted == 1 {
 		f.Isolation = "read uncommitted"
 	}
