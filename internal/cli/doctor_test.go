@@ -54,6 +54,14 @@ func (p *patient) shadow(function, as string) {
 	p.set("search_path", p.Schema+",pg_catalog")
 }
 
+// pooled has the doctor come by way of a pooler in transaction mode.
+func (p *patient) pooled() {
+	p.t.Helper()
+	db := *p.DB
+	db.URL = p.Pooler()
+	p.DB = &db
+}
+
 // ago moves a table's times into the past.
 func (p *patient) ago(table, column string) {
 	p.t.Helper()
@@ -211,8 +219,16 @@ var faults = []fault{
 	},
 	{
 		name: "a pooler in transaction mode is between", find: "warning pooler", text: "transaction mode",
-		postgres: func(p *patient) { p.shadow("pg_backend_pid() RETURNS int", "SELECT 4711") },
-		cannot:   map[migrate.Dialect]string{my: "its functions cannot be shadowed: the code is PostgreSQL's", lite: "it has no server"},
+		postgres: func(p *patient) {
+			p.pooled()
+			p.set("default_query_exec_mode", "exec")
+		},
+		cannot: map[migrate.Dialect]string{my: "there is no pooler for it here: the code is PostgreSQL's", lite: "it has no server"},
+	},
+	{
+		name: "a pooler in transaction mode is between, and statements are prepared", find: "error pooler", text: "in the wrong one",
+		postgres: func(p *patient) { p.pooled() },
+		cannot:   map[migrate.Dialect]string{my: "poolers for it prepare by themselves", lite: "it has no server"},
 	},
 	{
 		name: "the pool is smaller than the workers", find: "warning pool", text: "2 connections at most for 8 workers",
@@ -317,7 +333,7 @@ func (p *patient) examined() (e examined, text result) {
 	status := r.status
 	r.status = 0
 	into(p.t, r, &e)
-	if status != text.status || e.OK != (status == 0) || e.Database == "" {
+	if status != text.status || e.OK != (status == 0) || e.Database == "" != (len(e.Findings) == 1 && e.Findings[0].Check == "pooler" && !e.OK) {
 		p.t.Errorf("status %d and %d, ok %v on %q", status, text.status, e.OK, e.Database)
 	}
 	return e, text
@@ -389,5 +405,35 @@ func (p *patient) wantFinding(f fault, e examined, text result) {
 	}
 	if !strings.Contains(text.stdout, part) || !strings.Contains(text.stdout, "\n  mend  ") || !strings.Contains(text.stdout, got.Severity+"  "+got.Check) {
 		p.t.Errorf("the text does not say it: %s", text.stdout)
+	}
+}
+
+func TestTheDoctorIsAskedWhatItCanAnswer(t *testing.T) {
+	url := dbtest.SQLite(t).URL
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"--workers", "0"}, 2, "--workers 0"},
+		{[]string{"--retention", "soon"}, 2, `--retention "soon"`},
+		{[]string{"--broker-retention", "-7d"}, 2, `--broker-retention "-7d"`},
+		{[]string{"--topic", "orders"}, 2, "go together"},
+		{[]string{"--broker", "nats://127.0.0.1:1", "--topic", "orders", "--broker-retention", "7d"}, 2, "one of them"},
+		{[]string{"--broker", "smtp://u:geheim@h", "--topic", "orders"}, 2, "smtp://"},
+		{[]string{"now"}, 2, "now"},
+	} {
+		r := run(t, append([]string{"doctor", "--database", url}, c.args...)...)
+		if r.status != c.status || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 || !strings.Contains(r.stderr, c.says) || strings.Contains(r.stderr, "geheim") {
+			t.Errorf("%q: %+v, want %q", c.args, r, c.says)
+		}
+	}
+}
+
+func TestTheDoctorSendsNoCommandsToTheTerminal(t *testing.T) {
+	p := newPatient(t, dbtest.SQLite)
+	p.run("INSERT INTO processed_messages (consumer_name, message_key) VALUES ('gone \x1b[2J', 'k')")
+	if _, text := p.examined(); !strings.Contains(text.stdout, `gone \x1b[2J`) || strings.Contains(text.stdout, "\x1b") {
+		t.Errorf("%q", text.stdout)
 	}
 }

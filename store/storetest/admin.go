@@ -23,6 +23,7 @@ func adminTests[Tx any]() []test[Tx] {
 		{name: "an overview counts what waits and tells who is active", f: overview[Tx]},
 		{name: "without tables an overview names them", f: overviewWithoutTables[Tx], empty: true},
 		{name: "a healthy database has nothing but its name to tell", f: healthyFacts[Tx]},
+		{name: "sessions that lose commits or write nothing are told", f: unsafeSessions[Tx]},
 	}
 }
 
@@ -343,5 +344,29 @@ func healthyFacts[Tx any](b *bench[Tx]) {
 	}
 	if server := b.h.Database != SQLite; server != (f.Connections > 0) || server != (f.InUse > 0) {
 		b.t.Errorf("%d of %d connections", f.InUse, f.Connections)
+	}
+}
+
+func unsafeSessions[Tx any](b *bench[Tx]) {
+	for _, c := range map[Database][]struct {
+		settings                   map[string]string
+		volatile, somewhat, cannot string
+	}{
+		Postgres: {
+			{map[string]string{"synchronous_commit": "off"}, "", "synchronous_commit = off", ""},
+			{map[string]string{"default_transaction_read_only": "on"}, "", "", "default_transaction_read_only is on"},
+		},
+		MySQL: {{map[string]string{"tx_read_only": "1"}, "", "", "tx_read_only is ON"}},
+		SQLite: {
+			{map[string]string{"synchronous": "OFF"}, "synchronous = OFF", "", ""},
+			{map[string]string{"synchronous": "NORMAL"}, "", "synchronous = NORMAL", ""},
+			{map[string]string{"query_only": "1"}, "", "", "query_only is on"},
+		},
+	}[b.h.Database] {
+		f, err := b.admin(b.with(c.settings)).Health.Facts(b.ctx)
+		b.ok(err)
+		if f.Volatile != c.volatile || f.SomewhatVolatile != c.somewhat || f.ReadOnly != c.cannot {
+			b.t.Errorf("with %v: %q, %q, %q", c.settings, f.Volatile, f.SomewhatVolatile, f.ReadOnly)
+		}
 	}
 }
