@@ -17,7 +17,7 @@ import (
 )
 
 // all are the files, oldest first.
-var all = []string{"00001_processed_messages.sql", "00002_dead_letters.sql", "00003_message_starts.sql", "00004_audit_trail.sql", "00005_external_effects.sql", "00006_entity_versions.sql", "00007_outbox.sql", "00009_consumer_stats.sql"}
+var all = []string{"00001_processed_messages.sql", "00002_dead_letters.sql", "00003_message_starts.sql", "00004_audit_trail.sql", "00005_external_effects.sql", "00006_entity_versions.sql", "00007_outbox.sql", "00008_retention.sql", "00009_consumer_stats.sql"}
 
 // onEach runs a test on an empty schema of each database.
 func onEach(t *testing.T, f func(t *testing.T, d *dbtest.DB)) {
@@ -192,6 +192,7 @@ func TestDownTakesBackOneStepAtATime(t *testing.T) {
 		refused(t, d.SQL, "DELETE FROM external_effects")
 		refused(t, d.SQL, "DELETE FROM entity_versions")
 		refused(t, d.SQL, "DELETE FROM consumer_stats")
+		refused(t, d.SQL, "DELETE FROM pruning_marks")
 		if got := up(t, d); !slices.Equal(got, all) {
 			t.Errorf("applied %q after all was taken back, want %q", got, all)
 		}

@@ -79,6 +79,12 @@ func (n names) Outbox() string { return n.qualified(n.OutboxName()) }
 // OutboxSide is one of the tables beside it, with its schema, in quotes.
 func (n names) OutboxSide(suffix string) string { return n.qualified(n.OutboxName() + "_" + suffix) }
 
+// MarksName is the bare name of pruning_marks.
+func (n names) MarksName() string { return n.tables.PruningMarks }
+
+// Marks is pruning_marks, with its schema, in quotes.
+func (n names) Marks() string { return n.qualified(n.MarksName()) }
+
 // Messages is processed_messages, with its schema, in quotes.
 func (n names) Messages() string { return n.qualified(n.MessagesName()) }
 
@@ -150,6 +156,7 @@ func (n names) versionTable() string {
 		{"consumer_stats", n.tables.ConsumerStats, plain.ConsumerStats},
 		{"audit_trail", n.tables.AuditTrail, plain.AuditTrail},
 		{"outbox_messages", n.tables.OutboxMessages, plain.OutboxMessages},
+		{"pruning_marks", n.tables.PruningMarks, plain.PruningMarks},
 	} {
 		if pair[1] != pair[2] { // a later version's further tables change nothing
 			renamed = true

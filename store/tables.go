@@ -29,6 +29,8 @@ type Tables struct {
 	// with which Relays share it: its name with _lanes, _relays and, on MySQL,
 	// _locks behind it.
 	OutboxMessages string
+	// PruningMarks defaults to "pruning_marks".
+	PruningMarks string
 }
 
 // identifier is what a name of a table may be: it is short enough for every
@@ -62,6 +64,9 @@ func (t Tables) WithDefaults() Tables {
 	if t.OutboxMessages == "" {
 		t.OutboxMessages = "outbox_messages"
 	}
+	if t.PruningMarks == "" {
+		t.PruningMarks = "pruning_marks"
+	}
 	return t
 }
 
@@ -74,7 +79,7 @@ func (t Tables) Validate() error {
 		return fmt.Errorf("schema %q: use 1 to 48 lower-case letters, digits and underscores", t.Schema)
 	}
 	named := map[string]bool{}
-	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions, t.ConsumerStats, t.OutboxMessages} {
+	for _, name := range []string{t.ProcessedMessages, t.DeadLetters, t.MessageStarts, t.AuditTrail, t.ExternalEffects, t.EntityVersions, t.ConsumerStats, t.OutboxMessages, t.PruningMarks} {
 		if !identifier.MatchString(name) {
 			return fmt.Errorf("table %q: use 1 to 48 lower-case letters, digits and underscores", name)
 		}

@@ -54,6 +54,7 @@ var house = map[string]room{
 	"effect/httpeffect": {[]string{"effect", failsafe}, "who calls no HTTP links no HTTP"},
 	"outbox":            {[]string{"store", "broker", uuid}, "it knows the table through a store and the way out through a broker"},
 	"admin":             {[]string{"store", "deadletter", "effect", "outbox"}, "what people see of the tables; stores implement it, so it knows none"},
+	"retention":         {[]string{"store", "broker"}, "a pruner drives what a store offers, so it knows none; it asks brokers how long they keep messages"},
 	"migrate":           {[]string{"store", goose}, "users run it with a driver of their own; it knows the names of tables, and no store"},
 
 	"store/pgxstore":                  {[]string{"store", "admin", "deadletter", "effect", "outbox", "store/internal/pgsql", "store/sqlstore", "store/sqlstore/postgres", pgx}, "stores never import sekali, and one store one client library"},

@@ -131,7 +131,7 @@ func TestMigrateMakesTablesAndTakesThemBack(t *testing.T) {
 		AppliedAt *time.Time `json:"applied_at"`
 	}
 	r := run(t, "migrate", "status", "--output", "json", "--database", url)
-	if err := json.Unmarshal([]byte(r.stdout), &states); err != nil || len(states) != 7 || states[5].AppliedAt == nil || states[6].AppliedAt != nil {
+	if err := json.Unmarshal([]byte(r.stdout), &states); err != nil || len(states) != 9 || states[7].AppliedAt == nil || states[8].AppliedAt != nil {
 		t.Errorf("the status in JSON is %s (%v)", r.stdout, err)
 	}
 }

@@ -33,6 +33,7 @@ type Store struct {
 	sql           pgsql.Statements
 	commitTimeout time.Duration
 	shape         atomic.Pointer[pgsql.Shape] // nil until a check succeeded
+	marked        atomic.Bool                 // pruning_marks is there
 }
 
 // Option changes what New makes.

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/sekali/sekali/store"
 )
@@ -177,4 +178,35 @@ type Texts struct {
 	// OnStart is what follows INSERT … VALUES to add, instead, to the start
 	// that is recorded.
 	OnStart string
+	// Pruning is what the pruner and the marks that it leaves need.
+	Pruning PruningTexts
+}
+
+// PruningTexts are pieces of SQL for pruning.
+type PruningTexts struct {
+	// Marks is the quoted name of the table pruning_marks.
+	Marks string
+	// HasMarks is a query whose one value is 1 if that table is there, else 0.
+	HasMarks string
+	// ReadMark is a query with one parameter, a consumer, whose one row is its
+	// mark, or NULL, and 1 if a removal that its transaction has waited for may
+	// not be seen by it.
+	ReadMark string
+	// PinMark, with one parameter, and then LockMark, a query with one, are for
+	// that case: they see it, or fail with KindConflict.
+	PinMark, LockMark string
+	// OnMark is what follows INSERT … VALUES to keep, instead, the later mark.
+	OnMark string
+	// Indexed is a query for the number of indexes of processed_messages that
+	// begin with processed_at.
+	Indexed string
+	// Ago returns an expression for the time that is so long ago, as Now.
+	Ago func(age time.Duration) string
+	// ProcessedAgo returns one to compare with processed_at.
+	ProcessedAgo func(sh Shape, age time.Duration) string
+	// Micros returns an expression for processed_at in microseconds since 1970.
+	Micros func(sh Shape) string
+	// Before and After are statements to run on a connection before and after
+	// its transactions; Local is one to run in each. Empty: none.
+	Before, After, Local string
 }

@@ -42,6 +42,7 @@ type Store struct {
 	invalid       error // of the options; told by the first call
 	commitTimeout time.Duration
 	shape         atomic.Pointer[Shape] // nil until a check succeeded
+	marked        atomic.Bool           // pruning_marks is there
 	open          sync.Map              // *sql.Tx: *transaction, from Begin to the end
 }
 

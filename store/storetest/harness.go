@@ -95,6 +95,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"claims taken back", unclaimTests[Tx]()},
 		{"outbox", outboxTests[Tx]()},
 		{"people", adminTests[Tx]()},
+		{"pruning", pruneTests[Tx]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

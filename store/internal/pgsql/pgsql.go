@@ -154,6 +154,34 @@ func (s Statements) ResolveLetter() string {
 		" WHERE id = $1::bigint AND lease_token = $2::text AND status IN ('requested', 'held', 'waiting')"
 }
 
+// HasMarks returns the query whose one value is 1 if pruning_marks is there,
+// else 0. A missing table is an answer, not an error, so that it can be asked in
+// a transaction.
+func (s Statements) HasMarks() string {
+	return "SELECT (to_regclass('" + Quote(s.tables, s.tables.PruningMarks) + "') IS NOT NULL)::int"
+}
+
+// ReadMark returns the query for the mark of the consumer $1, NULL if there is
+// none, and whether the transaction has one snapshot for all its statements: then
+// what a claim waited for is not in it.
+func (s Statements) ReadMark() string {
+	return "SELECT (SELECT pruned_until FROM " + Quote(s.tables, s.tables.PruningMarks) + " WHERE consumer_name = $1::text)," +
+		" (current_setting('transaction_isolation') IN ('repeatable read', 'serializable'))::int"
+}
+
+// PinMark returns the statement that makes the mark of the consumer $1 if it is
+// not there. One that is not in the snapshot is a serialization failure.
+func (s Statements) PinMark() string {
+	return "INSERT INTO " + Quote(s.tables, s.tables.PruningMarks) + " (consumer_name) VALUES ($1::text) ON CONFLICT (consumer_name) DO NOTHING"
+}
+
+// LockMark returns the query for the mark of the consumer $1, which stays as it
+// is until the transaction ends. One that has moved since the snapshot is a
+// serialization failure.
+func (s Statements) LockMark() string {
+	return "SELECT pruned_until FROM " + Quote(s.tables, s.tables.PruningMarks) + " WHERE consumer_name = $1::text FOR SHARE"
+}
+
 // CreateTable returns the five lines that make processed_messages.
 func (s Statements) CreateTable() string {
 	return "CREATE TABLE " + s.tables.In(s.tables.ProcessedMessages) + " (\n" +

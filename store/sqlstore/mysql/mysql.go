@@ -10,7 +10,9 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/sqlstore"
@@ -263,6 +265,38 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		},
 		MessageStarts: sqltext.Quote(t, t.MessageStarts, "`"),
 		OnStart:       "ON DUPLICATE KEY UPDATE lone_starts = lone_starts + VALUES(lone_starts), started_at = VALUES(started_at)",
+		Pruning:       pruning(t),
+	}
+}
+
+// pruning: the session of the pruner is in UTC, so that no hour of a TIMESTAMP
+// comes twice, and does not wait long for locks.
+func pruning(t store.Tables) sqlstore.PruningTexts {
+	marks := sqltext.Quote(t, t.PruningMarks, "`")
+	schema := "DATABASE()"
+	if t.Schema != "" {
+		schema = "'" + t.Schema + "'"
+	}
+	there := func(name string) string { return "TABLE_SCHEMA = " + schema + " AND TABLE_NAME = '" + name + "'" }
+	ago := func(age time.Duration) string {
+		return "UTC_TIMESTAMP(6) - INTERVAL " + strconv.FormatInt(age.Microseconds(), 10) + " MICROSECOND"
+	}
+	return sqlstore.PruningTexts{
+		Marks:    marks,
+		HasMarks: "SELECT COUNT(*) FROM information_schema.TABLES WHERE " + there(t.PruningMarks),
+		// The lock makes it see what is committed now, at any isolation level.
+		ReadMark: "SELECT MAX(pruned_until), 0 FROM " + marks + " WHERE consumer_name = ? LOCK IN SHARE MODE",
+		OnMark:   "ON DUPLICATE KEY UPDATE pruned_until = GREATEST(pruned_until, VALUES(pruned_until))",
+		Indexed: "SELECT COUNT(*) FROM information_schema.STATISTICS WHERE " + there(t.ProcessedMessages) +
+			" AND SEQ_IN_INDEX = 1 AND COLUMN_NAME = 'processed_at'",
+		Ago:          ago,
+		ProcessedAgo: func(_ sqlstore.Shape, age time.Duration) string { return ago(age) },
+		Micros: func(sqlstore.Shape) string {
+			return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', r.processed_at)"
+		},
+		Before: "SET @sekali_zone = @@session.time_zone, @sekali_wait = @@session.innodb_lock_wait_timeout," +
+			" time_zone = '+00:00', innodb_lock_wait_timeout = 1",
+		After: "SET time_zone = @sekali_zone, innodb_lock_wait_timeout = @sekali_wait",
 	}
 }
 

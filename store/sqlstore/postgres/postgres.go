@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -202,5 +203,29 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OutboxLock:      pgsql.OutboxLock,
 		MessageStarts:   starts,
 		OnStart:         sqltext.OnStart(starts + "."),
+		Pruning:         pruning(t),
+	}
+}
+
+func pruning(t store.Tables) sqlstore.PruningTexts {
+	s, marks := pgsql.New(t), pgsql.Quote(t, t.PruningMarks)
+	ago := func(from string, age time.Duration) string {
+		return from + " - " + strconv.FormatInt(age.Microseconds(), 10) + " * interval '1 microsecond'"
+	}
+	return sqlstore.PruningTexts{
+		Marks: marks, HasMarks: s.HasMarks(), ReadMark: s.ReadMark(), PinMark: s.PinMark(), LockMark: s.LockMark(),
+		OnMark: sqltext.OnMark("GREATEST", marks+"."),
+		Indexed: "SELECT COUNT(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]" +
+			" WHERE i.indrelid = to_regclass('" + pgsql.Quote(t, t.ProcessedMessages) + "') AND i.indisvalid AND i.indpred IS NULL" +
+			" AND a.attname = 'processed_at'",
+		Ago: func(age time.Duration) string { return ago("statement_timestamp() AT TIME ZONE 'UTC'", age) },
+		ProcessedAgo: func(sh sqlstore.Shape, age time.Duration) string {
+			if sh.LocalTime {
+				return ago("statement_timestamp() AT TIME ZONE 'UTC'", age)
+			}
+			return ago("statement_timestamp()", age)
+		},
+		Micros: func(sqlstore.Shape) string { return "CAST(extract(epoch FROM r.processed_at) * 1000000 AS bigint)" },
+		Local:  "SET LOCAL lock_timeout = '1s'",
 	}
 }

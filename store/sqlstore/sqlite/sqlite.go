@@ -11,6 +11,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strconv"
+	"time"
 
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
@@ -172,5 +174,31 @@ func (dialect) Texts(t store.Tables) sqlstore.Texts {
 		OutboxRelays:   sqltext.Quote(t, t.OutboxMessages+"_relays", `"`),
 		MessageStarts:  sqltext.Quote(t, t.MessageStarts, `"`),
 		OnStart:        sqltext.OnStart(""),
+		Pruning:        pruning(t),
+	}
+}
+
+func pruning(t store.Tables) sqlstore.PruningTexts {
+	marks := sqltext.Quote(t, t.PruningMarks, `"`)
+	schema := t.Schema
+	if schema == "" {
+		schema = "main"
+	}
+	ago := func(age time.Duration) string {
+		return "strftime('%Y-%m-%d %H:%M:%f', 'now', '-" + strconv.FormatFloat(age.Seconds(), 'f', 6, 64) + " seconds')"
+	}
+	return sqlstore.PruningTexts{
+		Marks:    marks,
+		HasMarks: "SELECT COUNT(*) FROM " + schema + ".sqlite_master WHERE type = 'table' AND name = '" + t.PruningMarks + "'",
+		// The claim is a write, after which nobody else writes.
+		ReadMark: "SELECT MAX(pruned_until), 0 FROM " + marks + " WHERE consumer_name = ?",
+		OnMark:   sqltext.OnMark("max", ""),
+		Indexed: "SELECT COUNT(*) FROM pragma_index_list" + of(t, t.ProcessedMessages) + " l WHERE l.partial = 0 AND" +
+			" (SELECT i.name FROM pragma_index_info(l.name, '" + schema + "') i WHERE i.seqno = 0) = 'processed_at'",
+		Ago:          ago,
+		ProcessedAgo: func(_ sqlstore.Shape, age time.Duration) string { return ago(age) },
+		Micros: func(sqlstore.Shape) string {
+			return "CAST(ROUND((julianday(r.processed_at) - 2440587.5) * 86400000) * 1000 AS INTEGER)"
+		},
 	}
 }

@@ -41,3 +41,8 @@ func OnStats(old string) func(columns ...string) string {
 		return "ON CONFLICT (at_minute, consumer_name) DO UPDATE SET " + strings.Join(set, ", ")
 	}
 }
+
+// OnMark is sqlstore.PruningTexts.OnMark where the database knows ON CONFLICT.
+func OnMark(greatest, old string) string {
+	return "ON CONFLICT (consumer_name) DO UPDATE SET pruned_until = " + greatest + "(" + old + "pruned_until, excluded.pruned_until)"
+}
