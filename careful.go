@@ -72,6 +72,9 @@ func (c *Consumer[Tx]) together(ctx context.Context, j *job, recorded bool) ([]s
 // was recorded, forgets that in the same transaction.
 func (c *Consumer[Tx]) handler(j *job, recorded bool) func(ctx context.Context, tx Tx, _ int) error {
 	return func(ctx context.Context, tx Tx, _ int) error {
+		if _, err := c.tooOld(ctx, tx, j); err != nil {
+			return err
+		}
 		if j.redrive != nil {
 			status := deadletter.Processed
 			stale, err := c.advance(ctx, tx, j)

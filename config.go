@@ -72,6 +72,12 @@ type Config[Tx any] struct {
 	// loses it. It needs the table entity_versions, which sekali migrate makes.
 	// Defaults to none.
 	Version func(*Message) (entity string, version int64, ok bool)
+	// PublishedAt takes the time at which a message was published, for brokers
+	// that do not tell; zero: unknown. A message that is older than the keys that
+	// a pruner has left, and whose key is not there, becomes a dead letter
+	// (deadletter.TooOld); one whose time is unknown is taken for new. Defaults to
+	// the broker's time.
+	PublishedAt func(*Message) time.Time
 	// OrderInProcessOnly says that order within one process is enough.
 	OrderInProcessOnly bool
 	// OnBlocked says what becomes of later messages of an ordering key behind

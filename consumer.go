@@ -27,6 +27,7 @@ type Consumer[Tx any] struct {
 	unclaimer store.Unclaimer[Tx]
 	starts    store.Starts[Tx]   // without it nothing is recorded
 	versions  store.Versions[Tx] // if Version is set
+	marks     store.Marks[Tx]    // without it no message is too old
 	holder    deadletter.Holder  // if OnBlocked is HoldKey
 	redrives  *redrives[Tx]
 	delayer   *delayer // nil: the broker cannot wait
@@ -38,6 +39,8 @@ type Consumer[Tx any] struct {
 	mine   *recent
 	born   time.Time
 	stats  *stats // nil: none are kept
+
+	marked atomic.Pointer[time.Time] // the last mark that was read; nil: none
 
 	stopping atomic.Bool  // what is in work is finished, no more is begun
 	revoking atomic.Int32 // lanes go to another instance, which waits
@@ -58,6 +61,9 @@ func NewConsumer[Tx any](cfg Config[Tx]) (*Consumer[Tx], error) {
 	c.unclaimer, _ = store.As[store.Unclaimer[Tx]](full.Store)
 	if keeper, ok := store.As[interface{ Starts() store.Starts[Tx] }](full.Store); ok {
 		c.starts = keeper.Starts()
+	}
+	if keeper, ok := store.As[interface{ Marks() store.Marks[Tx] }](full.Store); ok {
+		c.marks = keeper.Marks()
 	}
 	if full.Version != nil {
 		keeper, _ := store.As[interface{ Versions() store.Versions[Tx] }](full.Store) // checked with the Config

@@ -65,6 +65,7 @@ func whole[Tx any](t *testing.T, s stack[Tx]) {
 	t.Run("a handler that fails leaves no row and the next delivery works", s.fails)
 	t.Run("a poison message is a dead letter in the consumer's database", s.poison)
 	t.Run("a context cancelled at any moment leaves no half effect", s.cancelled)
+	t.Run("a topic that is replayed after its keys were pruned has no effect twice", s.replayed)
 	t.Run("two processes that race for a thousand keys have a thousand effects", s.race)
 }
 

@@ -16,6 +16,9 @@ var (
 	// ErrConflict: another message with another body was processed under the
 	// same key.
 	ErrConflict = errors.New("another message with another body was processed under this key")
+	// ErrTooOld: the message was published before keys of its consumer were
+	// removed by a pruner, and its key is not there: it may have been processed.
+	ErrTooOld = errors.New("the message is older than the keys that are kept, so that nobody knows whether it was processed")
 	// ErrTransactionLost: see store.ErrTransactionLost.
 	ErrTransactionLost = store.ErrTransactionLost
 	// ErrKeySurvived: see store.ErrKeySurvived. Do not run the message again:

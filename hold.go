@@ -67,6 +67,12 @@ func (c *Consumer[Tx]) heldBack(ctx context.Context, j *job) (found held, blocke
 		return passes, true, 0 // processed before: it has nothing to wait for
 	}
 	if err == nil {
+		var old bool
+		if old, err = c.seemsTooOld(ctx, j); old {
+			return passes, true, 0 // it becomes a dead letter of its own
+		}
+	}
+	if err == nil {
 		err = c.holder.Hold(ctx, *c.letterOf(j, deadletter.Held, deadletter.Blocked, "an earlier message of its ordering key is a dead letter"))
 	}
 	if err != nil {

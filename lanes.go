@@ -25,6 +25,8 @@ type job struct {
 	conflicts int // transactions in a row that others got in the way of
 	outages   int // tries in a row on which the database was not there
 
+	published time.Time // zero: unknown
+
 	entity    string // whose state it carries
 	version   int64
 	versioned bool

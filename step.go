@@ -51,6 +51,9 @@ func (c *Consumer[Tx]) failed(ctx context.Context, j *job, err error) (time.Dura
 		j.attempts++
 		return c.condemn(ctx, j, deadletter.Survived, err)
 	}
+	if what == blameMessage && errors.Is(err, ErrTooOld) {
+		return c.condemn(ctx, j, deadletter.TooOld, err)
+	}
 	if errors.Is(err, deadletter.ErrNotOurs) {
 		// Somebody else has the letter, or has resolved it.
 		c.observe(Event{Kind: Expired, Message: &j.message})

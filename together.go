@@ -25,12 +25,13 @@ func (c *Consumer[Tx]) process(ctx context.Context, jobs []*job) bool {
 		if ctx.Err() != nil || c.stopping.Load() {
 			return false
 		}
-		switch jobs = movable(jobs); len(jobs) {
-		case 0:
+		switch jobs = movable(jobs); {
+		case len(jobs) == 0:
 			return true
-		case 1:
+		case len(jobs) == 1, c.knownTooOld(jobs[0]):
 			c.single(ctx, jobs[0])
-			return true
+			jobs = jobs[1:]
+			continue
 		}
 		n, bad, err := c.transaction(ctx, jobs)
 		switch {
@@ -127,6 +128,12 @@ func (c *Consumer[Tx]) transaction(ctx context.Context, jobs []*job) (n, bad int
 		_ = c.cfg.Store.Rollback(ctx, tx) // nothing was changed
 		c.finished(ctx, jobs, states, began)
 		return len(jobs), nobody, nil
+	}
+	if bad, err := c.tooOld(ctx, tx, pick(jobs, fresh)...); err != nil {
+		if bad != nobody { // it becomes a dead letter, alone
+			bad = fresh[bad]
+		}
+		return 0, bad, errors.Join(err, c.cfg.Store.Rollback(ctx, tx))
 	}
 	ran, bad, err := c.handle(ctx, tx, pick(jobs, fresh), began.Add(c.cfg.Batch.MaxOpen))
 	if err != nil {
@@ -368,6 +375,9 @@ func (c *Consumer[Tx]) takeKey(j *job, m, forOrder *Message) (err error) {
 	}
 	j.message.key = m.key
 	j.reason = deadletter.Permanent
+	if j.published = j.delivery.Message.PublishedAt; c.cfg.PublishedAt != nil {
+		j.published = c.cfg.PublishedAt(m)
+	}
 	if err := c.takeVersion(j, m); err != nil {
 		return err
 	}

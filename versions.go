@@ -48,10 +48,13 @@ func (c *Consumer[Tx]) current(ctx context.Context, tx Tx, jobs []*job) ([]int, 
 }
 
 // wanted tells, without a transaction, whether a message is to be processed:
-// it is neither processed nor stale.
+// it is neither processed, nor too old to know, nor stale.
 func (c *Consumer[Tx]) wanted(ctx context.Context, j *job) (bool, error) {
 	states, err := c.cfg.Store.Seen(ctx, c.claimFor([]*job{j}))
 	if err != nil || states[0] != store.Fresh && !c.forced(j) {
+		return false, err
+	}
+	if old, err := c.seemsTooOld(ctx, j); err != nil || old {
 		return false, err
 	}
 	if !j.versioned {

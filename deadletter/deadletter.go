@@ -47,6 +47,10 @@ const (
 	// Parked: an effect of it outside the database waits for a person. Its
 	// status is Waiting.
 	Parked Reason = "parked"
+	// TooOld: the message was published before keys of its consumer were removed
+	// by a pruner, so that nobody knows whether it was processed. Look at the
+	// business data; then discard it, or redrive it with force.
+	TooOld Reason = "too-old"
 )
 
 // Status says what became of a letter.
@@ -82,7 +86,7 @@ func Statuses() []Status {
 
 // Reasons are all that there are.
 func Reasons() []Reason {
-	return []Reason{Exhausted, Permanent, NoKey, Conflict, Survived, Crashed, Blocked, Parked}
+	return []Reason{Exhausted, Permanent, NoKey, Conflict, Survived, Crashed, Blocked, Parked, TooOld}
 }
 
 // Letter is a message that could not be processed.

@@ -56,6 +56,15 @@ func (p place) target(l deadletter.Letter) string {
 // warning is for those who send letters where others listen.
 const warning = "warning: they go to the topics that they came from: other consumers of those see them too, under new broker ids"
 
+// maySend refuses a letter that is too old to know whether it was processed, if
+// it is taken along with others: to the broker it is a new message.
+func (d *decision) maySend(l deadletter.Letter) error {
+	if l.Reason == deadletter.TooOld && d.filter.Reason != deadletter.TooOld && !d.how.Force {
+		return errors.New("it may have been processed: look at the business data, then choose it by --reason too-old")
+	}
+	return nil
+}
+
 // send publishes one letter and waits for the broker's confirmation.
 func (p place) send(ctx context.Context, publisher broker.Publisher, l deadletter.Letter) error {
 	topic := p.target(l)
@@ -87,6 +96,9 @@ func (a *app) sendFromDatabase(ctx context.Context, d *decision, p place, args [
 		}
 		if !slices.Contains(d.over, letter.Status) {
 			return fmt.Errorf("send dead letter %d: %w: it is %s", l.id, deadletter.ErrResolved, letter.Status)
+		}
+		if err := d.maySend(letter); err != nil {
+			return err
 		}
 		if err := p.send(ctx, publisher, letter); err != nil {
 			return err
@@ -170,6 +182,9 @@ func (a *app) moveLetters(ctx context.Context, d *decision, p place, desk admin.
 				err = errors.New("it failed again, and is in the queue again")
 			}
 			done[l.Identity()] = true
+			if err == nil {
+				err = d.maySend(l)
+			}
 			if err == nil && !d.dryRun {
 				err = d.moveOne(ctx, p, source, publisher, desk, delivery, l)
 			}

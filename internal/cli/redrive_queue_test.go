@@ -194,3 +194,34 @@ func TestAQueueIntoWhichLettersComeBackIsNotMovedForEver(t *testing.T) {
 		t.Errorf("%d %s%s", r.status, r.stdout, r.stderr)
 	}
 }
+
+func TestWhatMayHaveBeenProcessedIsSentOnlyIfItIsMeant(t *testing.T) {
+	url, js := queues(t)
+	database := letters(t)
+	sink := deadletter.ToPublisher(natsbroker.NewPublisher(js), "dead")
+	for _, l := range []deadletter.Letter{
+		{Consumer: "stock", Key: "a", Reason: deadletter.Exhausted, Message: broker.Message{Topic: "orders", Body: []byte("A")}},
+		{Consumer: "stock", Key: "b", Reason: deadletter.TooOld, Message: broker.Message{Topic: "orders", Body: []byte("B")}},
+	} {
+		if err := sink.Put(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redrive := func(args ...string) result {
+		return run(t, append([]string{"deadletters", "redrive", "--broker", url, "--from-queue", "DEAD", "--idle", "500ms", "--to", "orders.redrive", "--database", database}, args...)...)
+	}
+	for _, how := range []string{"--dry-run", "--yes"} {
+		if r := redrive(how); r.status != 1 || !strings.Contains(r.stdout, "--reason too-old") {
+			t.Errorf("%s: %d %s%s", how, r.status, r.stdout, r.stderr)
+		}
+	}
+	if got := stored(t, js); !slices.Equal(got, []string{"orders.redrive a A"}) {
+		t.Errorf("sent: %q", got)
+	}
+	if r := redrive("--yes", "--reason", "too-old"); r.status != 0 {
+		t.Errorf("by its reason: %d %s%s", r.status, r.stdout, r.stderr)
+	}
+	if got := stored(t, js); !slices.Equal(got, []string{"orders.redrive a A", "orders.redrive b B"}) {
+		t.Errorf("sent: %q", got)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sekali/sekali/store"
 )
@@ -33,13 +34,15 @@ type Store struct {
 	versions map[id]int64
 	starts   map[id]int // lone starts that have not ended
 	open     int
+	pruned   map[string]time.Time // marks by consumer
+	asked    int                  // how often for a mark
 }
 
 var _ store.Store[*Tx] = (*Store)(nil)
 
 // New returns an empty store.
 func New() *Store {
-	return &Store{rows: map[id][]byte{}, claims: map[id]chan struct{}{}, counters: map[string]int{}, starts: map[id]int{}, versions: map[id]int64{}}
+	return &Store{rows: map[id][]byte{}, claims: map[id]chan struct{}{}, counters: map[string]int{}, starts: map[id]int{}, versions: map[id]int64{}, pruned: map[string]time.Time{}}
 }
 
 // Tx is a transaction.

@@ -71,6 +71,8 @@ func (l letters) Redrive(ctx context.Context, id int64, d deadletter.Decision) e
 			return errors.New("it is held: it goes on by itself when what is before it in its ordering key is resolved")
 		case letter.Reason == deadletter.Survived && !d.Force && d.Key == "":
 			return errors.New("its key was recorded by a handler that committed by itself: look at the business data, then discard it or force it")
+		case letter.Reason == deadletter.TooOld && !d.Force && d.Key == "":
+			return errors.New("it is older than the keys that are kept, and may have been processed: look at the business data, then discard it or force it")
 		case letter.Reason == deadletter.Conflict && !d.Force && d.Key == "":
 			return errors.New("another message was processed under its key: discard it, or redrive it under another key")
 		}

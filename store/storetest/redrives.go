@@ -304,6 +304,9 @@ func refusedDecisions[Tx any](b *bench[Tx]) {
 	conflict.Reason, survived.Reason = deadletter.Conflict, deadletter.Survived
 	b.put(b.queue(b.One), conflict)
 	b.put(b.queue(b.One), survived)
+	old := letterOf("too old", "1")
+	old.Reason = deadletter.TooOld
+	b.put(b.queue(b.One), old)
 	b.ok(b.holder(b.One).Hold(b.ctx, held))
 	for _, l := range b.list(b.queue(b.One), deadletter.Filter{}) {
 		if err := desk.Redrive(b.ctx, l.ID, byAyu); err == nil {
