@@ -32,6 +32,7 @@ func cases(t *testing.T, k kafka) {
 		"what a dead member may have begun is marked, and only that":              suspects,
 		"a clean stop marks nothing":                                              cleanStop,
 		"a topic that is not there yet is waited for":                             laterTopic,
+		"the source tells how long its topics keep records":                       told,
 		"an offset that is no longer there is followed by the first that is":      deletedRecords,
 		"a member whose partitions were lost goes on with them when they return":  blackout,
 	} {

@@ -88,17 +88,24 @@ func (c SourceConfig) withDefaults() (SourceConfig, error) {
 	return c, nil
 }
 
-// options are those of the client without the Source's callbacks.
-func (c SourceConfig) options() ([]kgo.Opt, error) {
-	opts := []kgo.Opt{kgo.ClientID("sekali")}
+// connection are the options of a client that belongs to no group.
+func (c SourceConfig) connection() ([]kgo.Opt, error) {
+	opts := []kgo.Opt{kgo.ClientID("sekali"), kgo.SeedBrokers(c.Brokers...)}
 	if c.URL != "" {
 		more, err := Options(c.URL)
 		if err != nil {
 			return nil, err
 		}
-		opts = append(opts, more...)
-	} else {
-		opts = append(opts, kgo.SeedBrokers(c.Brokers...))
+		opts = append(opts[:1], more...)
+	}
+	return append(opts, c.Options...), nil
+}
+
+// options are those of the client without the Source's callbacks.
+func (c SourceConfig) options() ([]kgo.Opt, error) {
+	opts, err := c.connection()
+	if err != nil {
+		return nil, err
 	}
 	start := kgo.NewOffset().AtStart()
 	if c.OnlyNew {

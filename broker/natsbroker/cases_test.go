@@ -43,6 +43,7 @@ func cases(t *testing.T, url string) {
 		"headers that NATS would change are refused, instructions dropped":   publishedHeaders,
 		"what cannot be published fails alone":                               failsAlone,
 		"filters, starting points and ordering keys are obeyed":              choices,
+		"the source tells how long its stream keeps messages":                told,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
