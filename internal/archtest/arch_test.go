@@ -90,6 +90,7 @@ var house = map[string]room{
 	"internal/redistest":  {[]string{goredis}, "test helper: a key for each test"},
 	"internal/rabbittest": {[]string{rabbit}, "test helper: a queue for each test on a real RabbitMQ"},
 	"weakfilter":          {[]string{"store", goredis}, "it is no store: it knows what a key is, and Redis"},
+	"examples/chain":      {[]string{"", "broker", "broker/natsbroker", "migrate", "outbox", "store/sqlstore", "store/sqlstore/sqlite", nats, embedded, sqlite}, "an example is a user of the library"},
 	"internal/proctest":   {nil, "it has tests alone, of consumers in processes of their own"},
 	"sekalivet":           {[]string{analysis}, "it knows the library by names alone, so that it looks at code of any version"},
 	"cmd/sekalivet":       {[]string{"sekalivet", analysis}, "a program of its own: who runs the binary does not link the analyzer"},

@@ -103,8 +103,8 @@ func (b *bench[Tx]) age(table, column string, minutes int, condition string) {
 	b.run("UPDATE " + table + " SET " + column + " = " + older + " WHERE " + condition)
 }
 
-// processed commits keys that are so many minutes old.
-func (b *bench[Tx]) processed(claim store.Claim, minutes int) {
+// processedAgo commits keys that are so many minutes old.
+func (b *bench[Tx]) processedAgo(claim store.Claim, minutes int) {
 	b.t.Helper()
 	b.commit(b.One, b.begin(b.One, claim, make([]store.State, len(claim.Keys))...))
 	for _, k := range claim.Keys {
@@ -123,10 +123,10 @@ func prunedByAge[Tx any](b *bench[Tx], column timeColumn) {
 			b.run("CREATE INDEX by_age ON processed_messages (processed_at)")
 		}
 		c := b.with(zone)
-		b.processed(claimOf("a61", "b61"), 61)
-		b.processed(claimOf("a59", "b59"), 59)
-		b.processed(claimOf("now"), 0)
-		b.processed(other, 61)
+		b.processedAgo(claimOf("a61", "b61"), 61)
+		b.processedAgo(claimOf("a59", "b59"), 59)
+		b.processedAgo(claimOf("now"), 0)
+		b.processedAgo(other, 61)
 		if n, _ := b.prune(c, store.PruneKeys, time.Hour, 2); n != 4 {
 			b.t.Errorf("round %d, %v: %d rows went, want 4", round, zone, n)
 		}
@@ -149,7 +149,7 @@ func prunedUnlessProtected[Tx any](b *bench[Tx]) {
 	}
 	keys := []string{"free", "open", "held", "waiting", "requested", "discarded", "sent", "unknown", "parked", "running", "succeeded"}
 	long := "long" + string(make([]byte, 300))
-	b.processed(claimOf(append(keys, long)...), 120)
+	b.processedAgo(claimOf(append(keys, long)...), 120)
 	for _, key := range []string{"open", "requested", "discarded", "sent", long} {
 		b.put(q, letter(key))
 	}
@@ -207,7 +207,7 @@ func pruneBatches[Tx any](b *bench[Tx]) {
 			b.commit(b.One, b.begin(b.One, claim, make([]store.State, 25)...))
 		}
 		b.age("processed_messages", "processed_at", 90, "1 = 1")
-		b.processed(claimOf("young"), 30)
+		b.processedAgo(claimOf("young"), 30)
 		removed, batches := b.prune(b.One, store.PruneKeys, time.Hour, 10)
 		if removed != 75 || batches < 8 {
 			b.t.Errorf("index %v: %d rows went in %d batches", index, removed, batches)
@@ -220,8 +220,8 @@ func pruneBatches[Tx any](b *bench[Tx]) {
 func pruneMarks[Tx any](b *bench[Tx]) {
 	one, two := claimOf("k"), claimOf("k")
 	one.Consumer, two.Consumer = "one", "two"
-	b.processed(one, 300)
-	b.processed(two, 200)
+	b.processedAgo(one, 300)
+	b.processedAgo(two, 200)
 	b.prune(b.One, store.PruneKeys, time.Hour, 10)
 	want := func(consumer string, minutes int) {
 		b.t.Helper()
@@ -237,17 +237,17 @@ func pruneMarks[Tx any](b *bench[Tx]) {
 		b.t.Errorf("of a consumer without rows the mark is %v, %v", mark, err)
 	}
 	// It never goes back.
-	b.processed(two, 250)
+	b.processedAgo(two, 250)
 	b.prune(b.One, store.PruneKeys, time.Hour, 10)
 	want("two", 200)
-	b.processed(two, 100)
+	b.processedAgo(two, 100)
 	b.prune(b.One, store.PruneKeys, time.Hour, 10)
 	want("two", 100)
 }
 
 func onePruner[Tx any](b *bench[Tx]) {
 	one, two := b.pruner(b.One), b.pruner(b.Two)
-	b.processed(claimOf("old"), 90)
+	b.processedAgo(claimOf("old"), 90)
 	b.ok(one.Lease(b.ctx, "one", time.Minute))
 	if err := two.Lease(b.ctx, "two", time.Minute); !errors.Is(err, store.ErrPruning) {
 		b.t.Errorf("a second pruner was let in: %v", err)
@@ -329,7 +329,7 @@ func (b *bench[Tx]) binary(text string) string {
 }
 
 func pruneLocked[Tx any](b *bench[Tx]) {
-	b.processed(claimOf("old"), 90)
+	b.processedAgo(claimOf("old"), 90)
 	tx, err := b.DB.BeginTx(b.ctx, nil)
 	b.ok(err)
 	defer func() { _ = tx.Rollback() }()
@@ -355,7 +355,7 @@ func pruneLocked[Tx any](b *bench[Tx]) {
 
 func pruneTooSoon[Tx any](b *bench[Tx]) {
 	p := b.pruner(b.One)
-	b.processed(claimOf("old"), 90)
+	b.processedAgo(claimOf("old"), 90)
 	b.ok(p.Lease(b.ctx, "ours", time.Minute))
 	batch := store.PruneBatch{Rows: store.PruneKeys, Keep: store.MinKeep - 1, Token: "ours", Lease: time.Minute, Size: 10}
 	if _, err := p.Prune(b.ctx, batch); err == nil {
@@ -397,7 +397,7 @@ func noPruningTable[Tx any](b *bench[Tx]) {
 // key fresh. If it does not see the mark, the message is processed twice.
 func markAfterWait[Tx any](b *bench[Tx], level string, first bool) {
 	c := b.isolated(level)
-	b.processed(claimOf("order-42"), 90)
+	b.processedAgo(claimOf("order-42"), 90)
 	if !first {
 		b.run("INSERT INTO pruning_marks (consumer_name, pruned_until) VALUES ('stock-service', 1000000)")
 	}
