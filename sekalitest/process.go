@@ -1,0 +1,298 @@
+package sekalitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sekali/sekali"
+	"github.com/sekali/sekali/broker"
+)
+
+var (
+	// errCrashed is what a process that has crashed meets everywhere.
+	errCrashed = errors.New("sekalitest: the process has crashed")
+	// errInjected is the error of a handler that is to fail once, errPoison of
+	// one that always does.
+	errInjected = errors.New("sekalitest: the handler fails after its work")
+	errPoison   = errors.New("sekalitest: the handler always fails on this message")
+)
+
+const (
+	// soon is how long waits that a handler asks for take.
+	soon = 5 * time.Millisecond
+	// selfConflicts is how often a process that is alone may be in its own way.
+	selfConflicts = 2
+)
+
+// process is what runs from a start to a stop or a crash.
+type process[Tx any] struct {
+	w        *world[Tx]
+	number   int
+	life     life
+	troubles []trouble
+	together *gathering
+	meet     sync.Once
+
+	mu        sync.Mutex
+	fired     map[string]bool
+	dead      bool
+	died      chan struct{}
+	open      map[any][]int // transactions: the messages whose work is done in them
+	attempts  map[string]int
+	conflicts int
+}
+
+func newProcess[Tx any](w *world[Tx], l life, g *gathering, troubles []trouble) *process[Tx] {
+	w.mu.Lock()
+	w.processes++
+	n := w.processes
+	w.mu.Unlock()
+	return &process[Tx]{
+		w: w, number: n, life: l, troubles: troubles, together: g,
+		fired: map[string]bool{}, died: make(chan struct{}), open: map[any][]int{}, attempts: map[string]int{},
+	}
+}
+
+// run lives from start to end. An error: the end did not come.
+func (p *process[Tx]) run(ctx context.Context, name string) error {
+	cfg := p.configure(name)
+	c, err := sekali.NewConsumer(cfg)
+	if err != nil {
+		return err
+	}
+	p.w.tell("process %d starts", p.number)
+	p.provoke()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended, empty := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- c.Run(running) }()
+	go func() { empty <- p.through(running, name) }()
+	defer func() { <-empty }()
+	defer stop()
+	select {
+	case err := <-ended: // by itself
+		return fmt.Errorf("the Consumer's Run returned: %w", orNothing(err))
+	case err = <-empty:
+		empty <- nil // for the end
+		if err != nil && !p.isDead() {
+			err = fmt.Errorf("not everything is acknowledged after %v: %w", patience, err)
+		}
+	case <-p.died:
+	case err = <-p.w.stuck:
+	}
+	stop()
+	if e := <-ended; e != nil && err == nil {
+		err = fmt.Errorf("the Consumer's Run returned: %w", e)
+	}
+	if p.isDead() {
+		return nil
+	}
+	p.w.tell("process %d stops", p.number)
+	return err
+}
+
+func orNothing(err error) error {
+	if err == nil {
+		return errors.New("nil, though nobody stopped it")
+	}
+	return err
+}
+
+// through waits until the broker's consumer has nothing more to do, nor have
+// redrives.
+func (p *process[Tx]) through(ctx context.Context, name string) error {
+	if err := p.w.broker.WaitEmpty(ctx, name); err != nil || !p.life.redrive {
+		return err
+	}
+	for {
+		letters, err := p.w.letters(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(letters, requested) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("dead letters are not processed again: %w", ctx.Err())
+		case <-time.After(soon): // nobody tells when a letter is resolved
+		}
+	}
+}
+
+// configure returns the user's Config, with the kit around all that can fail.
+func (p *process[Tx]) configure(name string) sekali.Config[Tx] {
+	source := &crashingSource[Tx]{p: p, Source: p.w.broker.NewSource(name)}
+	cfg := p.w.c.Consumer(source)
+	if cfg.Source == nil {
+		cfg.Source = source
+	}
+	p.w.mu.Lock()
+	p.w.last = cfg
+	p.w.mu.Unlock()
+	if cfg.Store != nil {
+		cfg.Store = &crashingStore[Tx]{p: p, Store: cfg.Store}
+	}
+	watching := sekali.Observer(watcher[Tx]{p})
+	if cfg.Observer != nil {
+		watching = sekali.Observers(watching, cfg.Observer)
+	}
+	cfg.Observer = watching
+	cfg.Backoff = sekali.Backoff{Initial: time.Millisecond, Max: soon}
+	cfg.MaxAttempts = max(cfg.MaxAttempts, 5)
+	cfg.StatsEvery = -1
+	if p.life.together < 2 {
+		cfg.Workers = 1
+	}
+	if p.life.alone {
+		cfg.Batch.Size = 1
+	}
+	p.wrapHandlers(&cfg)
+	return cfg
+}
+
+// fires tells whether a trouble of a kind befalls one of the messages now, and
+// which one. It befalls each message once, but a poisoned one always.
+func (p *process[Tx]) fires(k kind, phase string, messages []int) (int, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.troubles {
+		for at, m := range messages {
+			if t.kind != k || t.message >= 0 && t.message != m {
+				continue
+			}
+			id := fmt.Sprint(k, phase, t.message)
+			if k != poisoned && p.fired[id] {
+				continue
+			}
+			p.fired[id] = true
+			return at, true
+		}
+	}
+	return 0, false
+}
+
+// die ends the process: from now on it changes nothing and tells nobody.
+func (p *process[Tx]) die(how string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.dead {
+		p.dead = true
+		p.w.tell("process %d crashes %s", p.number, how)
+		close(p.died)
+	}
+	return errCrashed
+}
+
+func (p *process[Tx]) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
+// provoke has the provider of a case misbehave, if that is among the troubles.
+func (p *process[Tx]) provoke() {
+	for _, t := range p.troubles {
+		if !t.provider() || p.w.c.Provider == nil {
+			continue
+		}
+		p.w.tell("from now on %s", t)
+		p.w.c.Provider.next(t.kind)
+	}
+}
+
+// watcher tells the trace what happens.
+type watcher[Tx any] struct{ p *process[Tx] }
+
+// Observe implements sekali.Observer.
+func (o watcher[Tx]) Observe(e sekali.Event) {
+	p, n := o.p, 0
+	if p.isDead() {
+		return
+	}
+	if e.Message != nil {
+		n = p.w.indexOf(&e.Message.Message) + 1
+	}
+	switch e.Kind {
+	case sekali.Received:
+		again := ""
+		if e.Redelivered {
+			again = " again"
+		}
+		p.w.tell("process %d gets message %d%s", p.number, n, again)
+	case sekali.Finished:
+		p.w.tell("message %d (key %q): %s", n, e.Message.Key(), e.Outcome)
+	case sekali.AttemptFailed:
+		p.w.tell("message %d (key %q): attempt %d failed: %v", n, e.Message.Key(), e.Attempt, e.Err)
+	case sekali.Interrupted:
+		p.w.tell("message %d (key %q): interrupted: %v", n, e.Message.Key(), e.Err)
+	case sekali.DeadLettered:
+		p.w.tell("message %d (key %q) becomes a dead letter: %s", n, e.Message.Key(), e.Reason)
+	case sekali.DeadLetterFailed, sekali.CheckFailed, sekali.SettleFailed, sekali.ReceiveFailed:
+		p.w.tell("process %d: %s: %v", p.number, e.Kind, e.Err)
+	case sekali.Settled:
+		p.w.tell("process %d acknowledged %d", p.number, e.Count)
+	case sekali.Conflicted:
+		p.w.tell("message %d (key %q): conflict: %v", n, e.Message.Key(), e.Err)
+		p.conflicted(e.Err)
+	}
+}
+
+// conflicted notes that a transaction was in another's way. Where there is no
+// other, the handler is in its own: it writes through another connection.
+func (p *process[Tx]) conflicted(err error) {
+	p.mu.Lock()
+	p.conflicts++
+	stuck := p.conflicts >= selfConflicts && p.life.together < 2
+	p.mu.Unlock()
+	if !stuck {
+		return
+	}
+	select {
+	case p.w.stuck <- fmt.Errorf("the consumer is in its own way, with no other beside it: does the handler write through the"+
+		" pool, instead of the transaction that it is handed? %w", err):
+	default:
+	}
+}
+
+// crashingSource is a Source whose process can crash.
+type crashingSource[Tx any] struct {
+	p *process[Tx]
+	broker.Source
+}
+
+// Unwrap is for broker.As.
+func (s *crashingSource[Tx]) Unwrap() any { return s.Source }
+
+// Receive implements broker.Source.
+func (s *crashingSource[Tx]) Receive(ctx context.Context, most int) ([]*broker.Delivery, error) {
+	select {
+	case <-s.p.died:
+		<-ctx.Done()
+		return nil, ctx.Err()
+	default:
+	}
+	return s.Source.Receive(ctx, most)
+}
+
+// Settle implements broker.Source. What a process that crashed settles is
+// lost.
+func (s *crashingSource[Tx]) Settle(ctx context.Context, batch []broker.Settlement) error {
+	if s.p.isDead() {
+		return errCrashed
+	}
+	var acks []int
+	for _, x := range batch {
+		if x.Action == broker.Ack {
+			acks = append(acks, s.p.w.indexOf(&x.Delivery.Message))
+		}
+	}
+	if _, ok := s.p.fires(crashAcking, "", acks); ok {
+		return s.p.die("before the ack")
+	}
+	return s.Source.Settle(ctx, batch)
+}
