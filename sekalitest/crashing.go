@@ -62,7 +62,7 @@ func (s *crashingStore[Tx]) Commit(ctx context.Context, tx Tx) error {
 		_ = p.die("after the handler: its transaction is rolled back")
 	}
 	if p.isDead() {
-		return errors.Join(errCrashed, s.Store.Rollback(ctx, tx))
+		return errors.Join(errCrashed, s.bare().Rollback(ctx, tx))
 	}
 	if err := s.Store.Commit(ctx, tx); err != nil {
 		return err
@@ -81,7 +81,27 @@ func (s *crashingStore[Tx]) Rollback(ctx context.Context, tx Tx) error {
 	s.p.mu.Lock()
 	delete(s.p.open, tx)
 	s.p.mu.Unlock()
+	if s.p.isDead() {
+		return s.bare().Rollback(ctx, tx)
+	}
 	return s.Store.Rollback(ctx, tx)
+}
+
+// bare is the Store below all wrappers: when a process crashes it is the
+// server that rolls back, and nothing of the user's runs.
+func (s *crashingStore[Tx]) bare() store.Store[Tx] {
+	bare := s.Store
+	for {
+		w, ok := bare.(interface{ Unwrap() any })
+		if !ok {
+			return bare
+		}
+		below, ok := w.Unwrap().(store.Store[Tx])
+		if !ok {
+			return bare
+		}
+		bare = below
+	}
 }
 
 // Seen implements store.Store.

@@ -44,6 +44,14 @@ type process[Tx any] struct {
 	open      map[any][]int // transactions: the messages whose work is done in them
 	attempts  map[string]int
 	conflicts int
+	inHand    map[handed]bool // received, and not finished
+	idle      chan struct{}   // holds a token when something was finished
+}
+
+// handed is a copy of a message that was received.
+type handed struct {
+	published time.Time
+	letter    int64
 }
 
 func newProcess[Tx any](w *world[Tx], l life, g *gathering, troubles []trouble) *process[Tx] {
@@ -54,6 +62,7 @@ func newProcess[Tx any](w *world[Tx], l life, g *gathering, troubles []trouble) 
 	return &process[Tx]{
 		w: w, number: n, life: l, troubles: troubles, together: g,
 		fired: map[string]bool{}, died: make(chan struct{}), open: map[any][]int{}, attempts: map[string]int{},
+		inHand: map[handed]bool{}, idle: make(chan struct{}, 1),
 	}
 }
 
@@ -103,23 +112,54 @@ func orNothing(err error) error {
 }
 
 // through waits until the broker's consumer has nothing more to do, nor have
-// redrives.
+// redrives, and nothing is in hand: what was acknowledged too early is.
 func (p *process[Tx]) through(ctx context.Context, name string) error {
-	if err := p.w.broker.WaitEmpty(ctx, name); err != nil || !p.life.redrive {
+	if err := p.w.broker.WaitEmpty(ctx, name); err != nil {
 		return err
 	}
-	for {
+	for p.busy() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("messages are acknowledged, and not finished: %w", ctx.Err())
+		case <-p.idle:
+		}
+	}
+	for p.life.redrive {
 		letters, err := p.w.letters(ctx)
 		if err != nil {
 			return err
 		}
 		if !slices.ContainsFunc(letters, requested) {
-			return nil
+			break
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("dead letters are not processed again: %w", ctx.Err())
 		case <-time.After(soon): // nobody tells when a letter is resolved
+		}
+	}
+	return nil
+}
+
+func (p *process[Tx]) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.inHand) > 0
+}
+
+// hand notes what is in hand.
+func (p *process[Tx]) hand(e *sekali.Event) {
+	h := handed{e.Message.PublishedAt, e.Message.Letter()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch e.Kind {
+	case sekali.Received:
+		p.inHand[h] = true
+	case sekali.Finished, sekali.DeadLettered, sekali.Held, sekali.Released, sekali.Expired:
+		delete(p.inHand, h)
+		select {
+		case p.idle <- struct{}{}:
+		default: // a token is there
 		}
 	}
 }
@@ -216,6 +256,7 @@ func (o watcher[Tx]) Observe(e sekali.Event) {
 	}
 	if e.Message != nil {
 		n = p.w.indexOf(&e.Message.Message) + 1
+		p.hand(&e)
 	}
 	switch e.Kind {
 	case sekali.Received:

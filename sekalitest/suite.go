@@ -80,6 +80,9 @@ type failure struct {
 	tries   int // of shorter ones
 }
 
+// Error is for what is wrong with the standard of comparison.
+func (f *failure) Error() string { return strings.Join(f.wrong, "\n") }
+
 // report says what is wrong, why, and how to see it again.
 func (f *failure) report(test string, d delivery) string {
 	var b strings.Builder
@@ -102,11 +105,38 @@ func (f *failure) report(test string, d delivery) string {
 // history that fails too.
 func (s *suite[Tx]) prove(t testing.TB, d delivery) *failure {
 	t.Helper()
-	f := s.try(t, d.history)
+	f := s.play(t, d.history)
 	if f == nil || s.hopeless {
 		return f
 	}
 	return s.shrink(t, f)
+}
+
+// play plays a history. Before the first it finds out what all messages leave
+// that come one at a time: if that fails, nothing else need be tried.
+func (s *suite[Tx]) play(t testing.TB, h history) *failure {
+	t.Helper()
+	if len(s.wants) == 0 {
+		all := make([]int, s.n)
+		for i := range all {
+			all[i] = i
+		}
+		if _, err := s.want(t, all); err != nil {
+			s.hopeless = true
+			return s.unwanted(err)
+		}
+	}
+	return s.try(t, h)
+}
+
+// unwanted is the failure of a world in which nothing goes wrong.
+func (s *suite[Tx]) unwanted(err error) *failure {
+	var f *failure
+	if !errors.As(err, &f) {
+		f = &failure{wrong: []string{err.Error()}}
+	}
+	f.wrong = append([]string{"even when the messages come one at a time, and nothing fails:"}, f.wrong...)
+	return f
 }
 
 // try plays a history, and returns what is wrong after it; nil: nothing.
@@ -127,7 +157,7 @@ func (s *suite[Tx]) try(t testing.TB, h history) *failure {
 	want, err := s.want(t, w.effects())
 	if err != nil {
 		s.hopeless = true
-		return fail("even when the messages come one at a time, and nothing fails: " + err.Error())
+		return s.unwanted(err)
 	}
 	wrong := slices.Concat(got.letters, differences(got, want))
 	if w.unwatched(h) {
@@ -172,20 +202,26 @@ func (s *suite[Tx]) want(t testing.TB, order []int) (state, error) {
 	defer w.scope.close()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
 	defer cancel()
-	if err := w.play(ctx, history{{arrive: order, alone: true}}); err != nil {
-		return state{}, err
+	h := history{{arrive: order, alone: true}}
+	if err := w.play(ctx, h); err != nil {
+		return state{}, &failure{wrong: []string{"it does not come to an end: " + err.Error()}, trace: w.trace, history: h}
 	}
 	got, err := w.state(ctx)
-	if err == nil && len(got.letters) > 0 {
-		err = errors.New(strings.Join(got.letters, "; "))
+	if err != nil {
+		return state{}, err
 	}
-	if all := len(order) == s.n && slices.IsSorted(order); err == nil && all && w.c.Want != "" && w.c.Want != got.snapshot {
-		err = fmt.Errorf("the effect is not that of Case.Want.\n  want: %s\n  got:  %s", indent(w.c.Want), indent(got.snapshot))
+	wrong := got.letters
+	if got.rows == 0 && len(order) > 0 && len(wrong) == 0 {
+		wrong = append(wrong, "no message is recorded as processed: does the Store that the Config has make claims?")
 	}
-	if err == nil {
-		s.wants[name] = got
+	if all := len(order) == s.n && slices.IsSorted(order); all && w.c.Want != "" && w.c.Want != got.snapshot {
+		wrong = append(wrong, fmt.Sprintf("the effect is not that of Case.Want.\n  want: %s\n  got:  %s", indent(w.c.Want), indent(got.snapshot)))
 	}
-	return got, err
+	if len(wrong) > 0 {
+		return state{}, &failure{wrong: wrong, trace: w.trace, history: h}
+	}
+	s.wants[name] = got
+	return got, nil
 }
 
 // unwatched tells that statements were to be cancelled, and none was seen.
