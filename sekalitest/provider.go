@@ -2,6 +2,7 @@ package sekalitest
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -48,6 +49,7 @@ type Provider struct {
 	done     map[string]*act
 	acts     int
 	faults   []Fault
+	slow     func(ctx context.Context) // takes the time of a slow one
 }
 
 // act is what was done under a key.
@@ -60,7 +62,7 @@ type act struct {
 // NewProvider starts a provider, which stops at the end of the test.
 func NewProvider(t testing.TB) *Provider {
 	t.Helper()
-	p := &Provider{requests: map[string]int{}, done: map[string]*act{}}
+	p := &Provider{requests: map[string]int{}, done: map[string]*act{}, slow: beSlow}
 	p.Answer = func(r *http.Request, body []byte) string {
 		sum := sha256.Sum256(append([]byte(r.URL.Path+"\n"), body...))
 		return "answer-" + hex.EncodeToString(sum[:4])
@@ -69,6 +71,15 @@ func NewProvider(t testing.TB) *Provider {
 	p.URL = server.URL
 	t.Cleanup(server.Close)
 	return p
+}
+
+func beSlow(ctx context.Context) {
+	timer := time.NewTimer(slowness)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // Acts returns how often it acted.
@@ -115,12 +126,7 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	a, status := p.act(key, r, body)
 	if fault == Slow {
-		timer := time.NewTimer(slowness)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
+		p.slow(r.Context())
 	}
 	p.mu.Lock()
 	if status == 0 {
