@@ -157,7 +157,7 @@ func (o offended) Settle(ctx context.Context, batch []broker.Settlement) error {
 func TestEachBrokenConsumerIsCaught(t *testing.T) {
 	for _, b := range brokens {
 		t.Run(b.name, func(t *testing.T) {
-			caught := caughtBy(t, shopCase2(b.breaks))
+			caught := caughtBy(t, brokenCase(b.breaks))
 			caught = slices.DeleteFunc(caught, func(name string) bool { return slices.Contains(b.luck, name) })
 			if !slices.Equal(caught, b.caught) {
 				t.Errorf("caught by %q, want %q", caught, b.caught)
@@ -166,7 +166,7 @@ func TestEachBrokenConsumerIsCaught(t *testing.T) {
 	}
 }
 
-func shopCase2(breaks func() func(cfg *shop, db *sql.DB)) func(testing.TB) Case[*sql.Tx] {
+func brokenCase(breaks func() func(cfg *shop, db *sql.DB)) func(testing.TB) Case[*sql.Tx] {
 	return func(t testing.TB) Case[*sql.Tx] { return shopCase(breaks())(t) }
 }
 

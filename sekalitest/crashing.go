@@ -136,9 +136,10 @@ func (p *process[Tx]) wrapHandlers(cfg *sekali.Config[Tx]) {
 	if prepare == nil {
 		return
 	}
-	cfg.Prepare = func(ctx context.Context, m *sekali.Message) (commit sekali.Commit[Tx], err error) {
+	cfg.Prepare = func(ctx context.Context, m *sekali.Message) (sekali.Commit[Tx], error) {
 		which := p.indexes(m)
-		err = p.work(ctx, nil, "Prepare", which, func(ctx context.Context, _ Tx) (err error) {
+		var commit sekali.Commit[Tx]
+		err := p.work(ctx, nil, "Prepare", which, func(ctx context.Context, _ Tx) (err error) {
 			commit, err = prepare(ctx, m)
 			return err
 		})
@@ -219,20 +220,36 @@ func failedAt(messages []int, at int, err error) error {
 	return &store.FailedAt{Index: at, Err: err}
 }
 
-// hasten makes short of what an error asks to wait for. Where no other process
-// runs, what was to be waited for has passed. An error because we cancelled the
-// context does not count.
+// hasten makes short of what an error asks to wait for. An error because we
+// cancelled the context does not count.
 func (p *process[Tx]) hasten(err error, cancelled bool) error {
 	var later interface{ RetryAfter() time.Duration }
 	switch {
 	case errors.As(err, &later):
-		if d := later.RetryAfter(); d > soon && p.life.together < 2 {
-			p.w.scope.elapse(d)
-		}
-	case !cancelled:
-		return err
+		return &hastened{err, later.RetryAfter()}
+	case cancelled:
+		return &hastened{error: err}
 	}
-	return sekali.RetryAfter(err, soon)
+	return err
+}
+
+// hastened is an error whose message is tried again soon, and uncounted.
+type hastened struct {
+	error
+	asked time.Duration // what was to be waited for
+}
+
+func (h *hastened) Unwrap() error             { return h.error }
+func (h *hastened) RetryAfter() time.Duration { return soon }
+
+// waited lets pass what an attempt asked to wait for, now that its transaction
+// is over. Where other processes run, it really takes its time with them.
+func (p *process[Tx]) waited(err error) {
+	var h *hastened
+	if errors.As(err, &h) && h.asked > soon && p.life.together < 2 {
+		p.w.tell("%v pass", h.asked)
+		p.w.scope.elapse(h.asked)
+	}
 }
 
 // gathering is where processes meet that are to do something together.

@@ -269,6 +269,7 @@ func (o watcher[Tx]) Observe(e sekali.Event) {
 		p.w.tell("message %d (key %q): %s", n, e.Message.Key(), e.Outcome)
 	case sekali.AttemptFailed:
 		p.w.tell("message %d (key %q): attempt %d failed: %v", n, e.Message.Key(), e.Attempt, e.Err)
+		p.waited(e.Err)
 	case sekali.Interrupted:
 		p.w.tell("message %d (key %q): interrupted: %v", n, e.Message.Key(), e.Err)
 	case sekali.DeadLettered:

@@ -64,7 +64,6 @@ type world[Tx any] struct {
 	c      Case[Tx]
 	base   time.Time // PublishedAt of messages counts from here
 	broker *membroker.Broker
-	order  bool // Config.Version is not set
 
 	mu        sync.Mutex
 	trace     []string
@@ -79,7 +78,6 @@ type world[Tx any] struct {
 	processes int
 	last      sekali.Config[Tx] // of the process that started last
 	seen      int               // statements of handlers
-	reads     map[string]int
 }
 
 // consumerName is the broker's first consumer.
@@ -88,10 +86,17 @@ const consumerName = "consumer"
 func newWorld[Tx any](t testing.TB, base time.Time, make func(testing.TB) Case[Tx]) *world[Tx] {
 	w := &world[Tx]{
 		scope: &scope{TB: t}, base: base, published: map[time.Time]int{}, copies: map[int]int{}, names: []string{consumerName},
-		claimed: map[string]bool{}, poisoned: map[int]bool{}, refused: map[int]bool{}, stuck: chanOfOne(), reads: map[string]int{},
+		claimed: map[string]bool{}, poisoned: map[int]bool{}, refused: map[int]bool{}, stuck: chanOfOne(),
 	}
+	made := false
+	defer func() {
+		if !made { // it ended the test
+			w.scope.close()
+		}
+	}()
 	w.c = make(w.scope)
 	w.broker = membroker.New(membroker.Options{Lanes: w.lanes()})
+	made = true
 	return w
 }
 
@@ -314,6 +319,18 @@ func (w *world[Tx]) state(ctx context.Context) (s state, err error) {
 		s.acts = w.c.Provider.Acts()
 	}
 	return s, nil
+}
+
+// attempted returns the indexes of the messages that may have had effects with
+// a provider: a dead letter may have had its own before it failed.
+func (w *world[Tx]) attempted() []int {
+	order := w.effects()
+	for i := range w.c.Messages {
+		if w.copies[i] > 0 && !slices.Contains(order, i) {
+			order = append(order, i)
+		}
+	}
+	return order
 }
 
 // effects returns the indexes of the messages that are to have had their
