@@ -23,6 +23,7 @@ var ErrURL = errors.New("name a broker as nats://host:4222, kafka://host:9092, r
 const group = "sekali-redrive"
 
 type kind struct {
+	name      string
 	schemes   []string
 	publisher func(url string) (broker.Publisher, error)
 	queue     func(url, queue string) (broker.Source, error)
@@ -30,6 +31,7 @@ type kind struct {
 
 var kinds = []kind{
 	{
+		"nats",
 		[]string{"nats", "tls"},
 		func(url string) (broker.Publisher, error) { return natsbroker.OpenPublisher(url) },
 		func(url, queue string) (broker.Source, error) {
@@ -37,6 +39,7 @@ var kinds = []kind{
 		},
 	},
 	{
+		"kafka",
 		[]string{"kafka"},
 		func(url string) (broker.Publisher, error) {
 			options, err := kafkabroker.Options(url)
@@ -50,6 +53,7 @@ var kinds = []kind{
 		},
 	},
 	{
+		"rabbitmq",
 		[]string{"rabbitmq", "rabbitmqs", "amqp", "amqps"},
 		func(url string) (broker.Publisher, error) { return rabbitbroker.NewPublisher(url) },
 		func(url, queue string) (broker.Source, error) {
@@ -57,6 +61,7 @@ var kinds = []kind{
 		},
 	},
 	{
+		"amqp10",
 		[]string{"amqp10", "amqp10s"},
 		func(url string) (broker.Publisher, error) {
 			return amqpbroker.NewPublisher(amqpbroker.PublisherConfig{URL: url})
@@ -66,6 +71,7 @@ var kinds = []kind{
 		},
 	},
 	{
+		"redis",
 		[]string{"redis", "rediss"},
 		func(url string) (broker.Publisher, error) {
 			return redisbroker.OpenPublisher(url, redisbroker.PublisherConfig{})
@@ -84,6 +90,13 @@ func kindOf(raw string) (kind, error) {
 		}
 	}
 	return kind{}, fmt.Errorf("broker URL %q: %w", Redact(raw), ErrURL)
+}
+
+// KindOf returns the kind of broker that a URL names: nats, kafka, rabbitmq,
+// amqp10 or redis.
+func KindOf(raw string) (string, error) {
+	k, err := kindOf(raw)
+	return k.name, err
 }
 
 // OpenPublisher opens a publisher.

@@ -78,7 +78,15 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(a.demo(), a.demoChild(), a.migrate(), a.deadletters(), a.effects(), a.keys(), a.doctor(), a.outbox(), a.bench(), a.command(
+	root.AddCommand(
+		a.demo(), a.demoChild(),
+		a.run(),
+		a.migrate(),
+		a.keys(), a.deadletters(), a.effects(), a.outbox(),
+		a.doctor(),
+		a.bench(),
+	)
+	root.AddCommand(a.command(
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs},
 		func(context.Context, []string) error {
 			_, err := fmt.Fprintln(a.stdout, "sekali version "+version())
