@@ -121,7 +121,7 @@ func (c *File) readEffects(n node) {
 		switch {
 		case !x.Name.Given() || name == "":
 		case !identifier.MatchString(name) || len(name) > 100:
-			e["name"].bad("the name cannot be used in an expression", "use letters, digits and _, and begin with a letter: results are effects."+"name")
+			e["name"].bad("the name cannot be used in an expression", "use letters, digits and _, and begin with a letter: results are effects.name")
 		case slices.Contains(names, name):
 			e["name"].bad("another effect has this name", "give each effect a name of its own")
 		}

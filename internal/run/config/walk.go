@@ -82,12 +82,17 @@ func (f *file) syntax(err error) Problem {
 	found := yamlLine.FindStringSubmatch(err.Error())
 	line, _ := strconv.Atoi(found[1])
 	cause := strings.TrimPrefix(err.Error(), found[0])
+	if strings.HasPrefix(cause, "did not find expected") {
+		line++ // these the library counts from 0
+	}
 	p := Problem{Pos: Pos{Line: max(line, 1)}, Cause: "it is not YAML: " + cause, Mend: "correct it"}
 	switch {
 	case strings.Contains(cause, "mapping values are not allowed"):
 		p.Mend = `a value with ": " in it needs quotes: '…'; and check how far the line is indented`
+	case strings.Contains(cause, "tab character"):
+		p.Mend = "indent with blanks, not with tabs"
 	case strings.Contains(cause, "found character that cannot start any token"):
-		p.Mend = "indent with blanks, not with tabs, and put a value that begins with a sign into quotes: '…'"
+		p.Mend = "put a value that begins with a sign into quotes: '…', and indent with blanks, not with tabs"
 	case strings.Contains(cause, "did not find expected"):
 		p.Mend = "check how far the line and those above it are indented, and their quotes and brackets"
 	}

@@ -108,11 +108,14 @@ func (c *Compiler) Compile(t config.Text, want Want, effects ...string) (*Expr, 
 // problems says what the compiler found, each at its place.
 func problems(t config.Text, issues *cel.Issues) (all []config.Problem) {
 	for _, e := range issues.Errors() {
-		p := t.Problem(strings.TrimPrefix(e.Message, "Syntax error: "), "correct the expression")
+		p := t.Problem(syntax(e.Message), "correct the expression")
 		p.Pos = t.At(max(e.Location.Line(), 1), e.Location.Column()+1)
-		if strings.Contains(e.Message, "undeclared reference to 'effects'") {
+		switch {
+		case strings.Contains(e.Message, "token recognition error at: '= '"), strings.Contains(e.Message, "token recognition error at: '='"):
+			p.Mend = "two values are compared with =="
+		case strings.Contains(e.Message, "undeclared reference to 'effects'"):
 			p.Mend = "results are there for handle:, publish: and later effects alone"
-		} else if strings.Contains(e.Message, "undeclared reference") {
+		case strings.Contains(e.Message, "undeclared reference"):
 			p.Mend = `there are body, raw, headers, key, topic, id, ordering_key, time, vars and effects; a text needs quotes of its own: '"paid"'`
 		}
 		all = append(all, p)
@@ -121,6 +124,18 @@ func problems(t config.Text, issues *cel.Issues) (all []config.Problem) {
 		}
 	}
 	return all
+}
+
+// syntax leaves out of an error of the parser what it would have taken.
+func syntax(message string) string {
+	message = strings.TrimPrefix(message, "Syntax error: ")
+	if at := strings.Index(message, " expecting "); at > 0 {
+		message = message[:at]
+	}
+	if strings.HasSuffix(message, "'<EOF>'") {
+		return "the expression ends too early"
+	}
+	return message
 }
 
 // Error is that of an expression on a message: no further attempt mends it.

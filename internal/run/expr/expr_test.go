@@ -134,7 +134,7 @@ func TestWhatIsWrongWithAnExpressionIsSaidAtItsPlace(t *testing.T) {
 		column int
 		says   string
 	}{
-		{`body.sku +`, expr.Any, 13, "mismatched input"},
+		{`body.sku +`, expr.Any, 13, "ends too early"},
 		{`1 + paid`, expr.Any, 7, "undeclared reference to 'paid'"},
 		{`"a" + 1`, expr.Any, 7, "no matching overload"},
 		{`effects.label.body`, expr.Any, 3, "results are there for"},
