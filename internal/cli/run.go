@@ -108,7 +108,11 @@ func (h hidden) Write(b []byte) (int, error) {
 
 func hide(text string, secrets []string) string {
 	for _, s := range secrets {
-		text = strings.ReplaceAll(text, s, "xxxxx")
+		instead := "xxxxx"
+		if strings.HasPrefix(s, ":") && strings.HasSuffix(s, "@") { // of a URL
+			instead = ":xxxxx@"
+		}
+		text = strings.ReplaceAll(text, s, instead)
 	}
 	return text
 }

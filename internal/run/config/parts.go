@@ -59,13 +59,20 @@ func (n node) brokerURL() Text {
 	return t
 }
 
+// bare is how long a password has to be to be hidden wherever it stands: a short
+// one may be a word of the log.
+const bare = 10
+
 // hidePassword keeps that of a URL from being shown.
 func (f *file) hidePassword(raw string) {
 	for one := range strings.SplitSeq(raw, ",") {
 		_, rest, _ := strings.Cut(one, "://")
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 			if _, password, found := strings.Cut(rest[:at], ":"); found {
-				f.hide(password)
+				f.hide(":" + password + "@")
+				if len(password) >= bare {
+					f.hide(password)
+				}
 			}
 		}
 	}
