@@ -35,6 +35,9 @@ const (
 	Pipelined Mode = "pipelined"
 	// Batch is a Consumer with HandleBatch: one UPDATE for all messages.
 	Batch Mode = "batch"
+	// FromFile is sekali run: the same UPDATE from a file, with the sku from a body
+	// in JSON.
+	FromFile Mode = "run"
 	// Limit is what Batch does, written by hand: the keys in one INSERT, one
 	// UPDATE, COMMIT, for messages that are known to be of one worker.
 	Limit Mode = "limit"
@@ -59,6 +62,7 @@ type Run struct {
 	Highest          float64 `json:"highest"`
 	RatioHandwritten float64 `json:"ratio_handwritten,omitempty"` // to the same workers, duplicates and rows
 	RatioLimit       float64 `json:"ratio_limit,omitempty"`       // to the same batch, too
+	RatioHandle      float64 `json:"ratio_handle,omitempty"`      // to the same batch with Handle
 }
 
 // Report is what a benchmark found.
@@ -106,7 +110,7 @@ func Measure(ctx context.Context, cfg Config) (_ *Report, err error) {
 	if _, err := migrate.Up(ctx, db.SQL, db.Migrations()); err != nil {
 		return nil, err
 	}
-	b, err := newTarget(ctx, db)
+	b, err := newTarget(ctx, db, place)
 	if err != nil {
 		return nil, err
 	}
@@ -201,11 +205,16 @@ func (r *Report) ratios() {
 		base, top := c, c
 		base.Mode, base.Batch = Handwritten, 1
 		top.Mode = Limit
+		own := c
+		own.Mode = Handle
 		if rate := find(base); rate > 0 {
 			r.Runs[i].RatioHandwritten = round(r.Runs[i].PerSecond / rate)
 		}
 		if rate := find(top); rate > 0 {
 			r.Runs[i].RatioLimit = round(r.Runs[i].PerSecond / rate)
+		}
+		if rate := find(own); rate > 0 {
+			r.Runs[i].RatioHandle = round(r.Runs[i].PerSecond / rate)
 		}
 	}
 }

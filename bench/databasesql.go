@@ -19,6 +19,7 @@ type db struct {
 	sql     *sql.DB
 	store   *sqlstore.Store
 	inbox   *sekali.Inbox[*sql.Tx]
+	url     string
 }
 
 const (
@@ -26,9 +27,9 @@ const (
 	sqlUpdate = `UPDATE stock SET quantity = quantity - 1 WHERE sku = ?`
 )
 
-func newDB(d *dburl.DB) *db {
+func newDB(d *dburl.DB, url string) *db {
 	s := sqlstore.New(d.SQL, d.Dialect())
-	return &db{d.Kind, d.Dialect(), d.SQL, s, sekali.NewInbox(s, consumer)}
+	return &db{d.Kind, d.Dialect(), d.SQL, s, sekali.NewInbox(s, consumer), url}
 }
 
 func (d *db) handwritten(ctx context.Context, o order) error {
@@ -129,7 +130,10 @@ func (d *db) limit(ctx context.Context, all []order) error {
 }
 
 func (d *db) consume(ctx context.Context, c Case, source *feed) error {
-	return run(ctx, c, d.store, source, func(cfg *sekali.Config[*sql.Tx]) {
+	if c.Mode == FromFile {
+		return fromFile(ctx, d.url, c, source)
+	}
+	return consumeBy(ctx, c, d.store, source, func(cfg *sekali.Config[*sql.Tx]) {
 		if c.Mode == Handle {
 			cfg.Handle = func(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
 				_, err := tx.ExecContext(ctx, sqlUpdate, skuOf(m))

@@ -35,6 +35,11 @@ type feed struct {
 	recent []order
 
 	acked atomic.Int64
+
+	// start is called by the first Receive, if it is set: what is measured begins
+	// only then.
+	start sync.Once
+	begin func()
 }
 
 var body = make([]byte, 100)
@@ -94,6 +99,9 @@ func (f *feed) sku(worker, workers int) int {
 
 // Receive implements broker.Source.
 func (f *feed) Receive(ctx context.Context, max int) ([]*broker.Delivery, error) {
+	if f.begin != nil {
+		f.start.Do(f.begin)
+	}
 	if f.over() {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -106,6 +114,9 @@ func (f *feed) Receive(ctx context.Context, max int) ([]*broker.Delivery, error)
 		sku := []byte(skuName(o.sku))
 		headers[i] = broker.Header{Name: "sku", Value: sku}
 		slab[i].Message = broker.Message{ID: o.key, Topic: "orders", Body: body, Headers: headers[i : i+1 : i+1]}
+		if f.c.Mode == FromFile {
+			slab[i].Message.Body = bodyOf(o)
+		}
 		if f.c.HotRows == 0 {
 			slab[i].Message.OrderingKey = sku
 		}

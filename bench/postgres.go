@@ -18,6 +18,7 @@ type pg struct {
 	pool  *pgxpool.Pool
 	store *pgxstore.Store
 	inbox *sekali.Inbox[pgx.Tx]
+	url   string
 }
 
 const (
@@ -26,9 +27,9 @@ const (
 	pgMany   = `UPDATE stock SET quantity = stock.quantity - x.n FROM unnest($1::text[], $2::int[]) AS x (sku, n) WHERE stock.sku = x.sku`
 )
 
-func newPG(pool *pgxpool.Pool) *pg {
+func newPG(pool *pgxpool.Pool, url string) *pg {
 	s := pgxstore.New(pool)
-	return &pg{pool, s, sekali.NewInbox(s, consumer)}
+	return &pg{pool, s, sekali.NewInbox(s, consumer), url}
 }
 
 func (p *pg) handwritten(ctx context.Context, o order) error {
@@ -99,7 +100,10 @@ func (p *pg) limit(ctx context.Context, all []order) error {
 }
 
 func (p *pg) consume(ctx context.Context, c Case, source *feed) error {
-	return run(ctx, c, p.store, source, func(cfg *sekali.Config[pgx.Tx]) {
+	if c.Mode == FromFile {
+		return fromFile(ctx, p.url, c, source)
+	}
+	return consumeBy(ctx, c, p.store, source, func(cfg *sekali.Config[pgx.Tx]) {
 		switch c.Mode {
 		case Handle:
 			cfg.Handle = func(ctx context.Context, tx pgx.Tx, m *sekali.Message) error {

@@ -12,15 +12,15 @@ import (
 )
 
 // newTarget makes the table of stock.
-func newTarget(ctx context.Context, d *dburl.DB) (target, error) {
+func newTarget(ctx context.Context, d *dburl.DB, url string) (target, error) {
 	if _, err := d.SQL.ExecContext(ctx, `CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity BIGINT NOT NULL)`); err != nil {
 		return nil, fmt.Errorf("make the table of stock: %w", err)
 	}
 	if d.Pool != nil {
-		return newPG(d.Pool), nil
+		return newPG(d.Pool, url), nil
 	}
 	d.SQL.SetMaxIdleConns(40) // like pgx's pool, which keeps what it has
-	return newDB(d), nil
+	return newDB(d, url), nil
 }
 
 // withConnections lets a pool have a connection for each worker.

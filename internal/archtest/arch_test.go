@@ -101,11 +101,6 @@ var house = map[string]room{
 	"cmd/sekalivet":        {[]string{"sekalivet", analysis}, "a program of its own: who runs the binary does not link the analyzer"},
 	"internal/archtest":    {nil, "a test of the house is outside of it"},
 	"internal/run/runtest": {nil, "it has tests alone, of the binary as a process"},
-	"bench":                {[]string{"", "store", "broker", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
-	"cmd/sekali":           {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
-	"internal/cli":         {[]string{"bench", "store", "broker", "effect", "outbox", "store/pgxstore", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "internal/run", "internal/run/config", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term"}, "commands put public packages together"},
-	"internal/demo":        {[]string{"", "store", "broker", "effect", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis, amqp10}, "the demo is a user of the library"},
-	"internal/brokerurl":   {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", nats}, "opens whatever broker a URL names"},
 }
 
 // testOnly are packages that must not reach a user's program.

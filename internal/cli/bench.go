@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) bench() *cobra.Command {
-	var quick, contention bool
+	var quick, contention, file bool
 	var kept, rounds int
 	var each time.Duration
 	c := &cobra.Command{
@@ -30,6 +30,7 @@ A database that may lose commits is refused: its figures compare nothing.`,
 	f := c.Flags()
 	f.BoolVar(&quick, "quick", false, "only the cases that tell most, in less than a minute")
 	f.BoolVar(&contention, "contention", false, "batches that fight over 50 rows, each case 10 s long unless --each says otherwise")
+	f.BoolVar(&file, "run", false, "sekali run against Go code with Handle that does the same, in half a minute")
 	f.IntVar(&kept, "kept", 0, "measure with so many rows in processed_messages beforehand, and without")
 	f.IntVar(&rounds, "rounds", 7, "how often each case is measured, in turns")
 	f.DurationVar(&each, "each", time.Second, "how long each case is measured in each round")
@@ -44,8 +45,8 @@ A database that may lose commits is refused: its figures compare nothing.`,
 			return usagef("--each %v: use 10ms to 1h", each)
 		case kept < 0 || kept > 1_000_000_000:
 			return usagef("--kept %d: use 0 to 1000000000", kept)
-		case quick && kept > 0, quick && contention, contention && kept > 0:
-			return usagef("--quick, --contention and --kept exclude each other: keep one")
+		case quick && kept > 0, quick && contention, contention && kept > 0, file && (quick || contention || kept > 0):
+			return usagef("--quick, --contention, --run and --kept exclude each other: keep one")
 		}
 		url, err := a.databaseURL()
 		if err != nil {
@@ -62,6 +63,8 @@ A database that may lose commits is refused: its figures compare nothing.`,
 			if !f.Changed("rounds") && !f.Changed("each") {
 				cfg.Rounds, cfg.Each = 7, 400*time.Millisecond
 			}
+		case file:
+			cfg.Cases = bench.Runs(kind)
 		case contention:
 			cfg.Cases = bench.Hot(kind)
 			if !f.Changed("each") {
