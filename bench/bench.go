@@ -60,9 +60,10 @@ type Run struct {
 	PerSecond        float64 `json:"per_second"` // messages, the median of the rounds
 	Lowest           float64 `json:"lowest"`
 	Highest          float64 `json:"highest"`
-	RatioHandwritten float64 `json:"ratio_handwritten,omitempty"` // to the same workers, duplicates and rows
-	RatioLimit       float64 `json:"ratio_limit,omitempty"`       // to the same batch, too
-	RatioHandle      float64 `json:"ratio_handle,omitempty"`      // to the same batch with Handle
+	RatioHandwritten float64 `json:"ratio_handwritten,omitempty"`  // to the same workers, duplicates and rows
+	RatioLimit       float64 `json:"ratio_limit,omitempty"`        // to the same batch, too
+	RatioHandle      float64 `json:"ratio_handle,omitempty"`       // to the same batch with Handle
+	RatioAlone       float64 `json:"ratio_handle_alone,omitempty"` // to Handle with one message a transaction
 }
 
 // Report is what a benchmark found.
@@ -207,6 +208,8 @@ func (r *Report) ratios() {
 		top.Mode = Limit
 		own := c
 		own.Mode = Handle
+		alone := own
+		alone.Batch = 1
 		if rate := find(base); rate > 0 {
 			r.Runs[i].RatioHandwritten = round(r.Runs[i].PerSecond / rate)
 		}
@@ -215,6 +218,9 @@ func (r *Report) ratios() {
 		}
 		if rate := find(own); rate > 0 {
 			r.Runs[i].RatioHandle = round(r.Runs[i].PerSecond / rate)
+		}
+		if rate := find(alone); rate > 0 {
+			r.Runs[i].RatioAlone = round(r.Runs[i].PerSecond / rate)
 		}
 	}
 }

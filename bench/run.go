@@ -12,11 +12,11 @@ import (
 	"github.com/sekali/sekali/internal/run"
 )
 
-// Runs returns what sekali run is measured against: the Go code that does the
-// same, with Handle, in the same batches.
+// Runs returns what sekali run is measured against: Go code with Handle that does
+// the same, in the same batches and with one message a transaction.
 func Runs(kind dburl.Kind) (all []Case) {
 	for _, workers := range []int{1, 4} {
-		all = append(all, Case{Mode: Handle, Batch: 100, Workers: workers})
+		all = append(all, Case{Mode: Handle, Batch: 1, Workers: workers}, Case{Mode: Handle, Batch: 100, Workers: workers})
 		if kind == dburl.PostgreSQL {
 			all = append(all, Case{Mode: Pipelined, Batch: 100, Workers: workers})
 		}

@@ -15,7 +15,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprint(w, "\n\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "mode\tbatch\tworkers\tduplicates\tkept rows\tkeys\tmessages/s\tspread\tto hand-written\tto the limit\tto Handle\t")
+	fmt.Fprintln(t, "mode\tbatch\tworkers\tduplicates\tkept rows\tkeys\tmessages/s\tspread\tto hand-written\tto the limit\tto Handle\tto Handle, 1 a transaction\t")
 	for _, x := range r.Runs {
 		order := "random"
 		if x.TimeOrder {
@@ -25,8 +25,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 		if x.HotRows > 0 {
 			mode += fmt.Sprintf(", %d hot rows", x.HotRows)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.0f%%\t%d\t%s\t%.0f\t%.0f–%.0f\t%s\t%s\t%s\t\n", mode, x.Batch, x.Workers, 100*x.Duplicates,
-			x.KeptRows, order, x.PerSecond, x.Lowest, x.Highest, ratio(x.RatioHandwritten), ratio(x.RatioLimit), ratio(x.RatioHandle))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.0f%%\t%d\t%s\t%.0f\t%.0f–%.0f\t%s\t%s\t%s\t%s\t\n", mode, x.Batch, x.Workers, 100*x.Duplicates,
+			x.KeptRows, order, x.PerSecond, x.Lowest, x.Highest, ratio(x.RatioHandwritten), ratio(x.RatioLimit), ratio(x.RatioHandle), ratio(x.RatioAlone))
 	}
 	return t.Flush()
 }
