@@ -41,6 +41,7 @@ const (
 	uuid     = "github.com/google/uuid"
 	goose    = "github.com/pressly/goose/v3/..."
 	analysis = "golang.org/x/tools/go/..."
+	cel      = "cel.dev/cel-go/..."
 )
 
 // house is every package there is. One that is not here fails the test: first
@@ -80,7 +81,7 @@ var house = map[string]room{
 	"internal/cli":         {[]string{"bench", "store", "broker", "effect", "outbox", "store/pgxstore", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term", "admin", "internal/run", "internal/run/config"}, "commands put public packages together"},
 	"internal/demo":        {[]string{"", "store", "broker", "effect", "outbox", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis, amqp10}, "the demo is a user of the library"},
 	"internal/brokerurl":   {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", nats}, "opens whatever broker a URL names"},
-	"internal/run":         {[]string{"", "store", "broker", "deadletter", "effect", "effect/httpeffect", "outbox", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "internal/brokerurl", "internal/dburl", "internal/run/config", "internal/run/expr", "internal/run/sqltext", pgx, nats, embedded}, "sekali run is a user of the library"},
+	"internal/run":         {[]string{"", "store", "broker", "deadletter", "effect", "effect/httpeffect", "outbox", "retention", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "internal/brokerurl", "internal/dburl", "internal/run/config", "internal/run/expr", "internal/run/sqltext", pgx, nats, embedded}, "sekali run is a user of the library"},
 	"internal/run/config":  {[]string{"internal/brokerurl", "internal/dburl", "go.yaml.in/yaml/v3"}, "it reads a file, and knows of brokers and databases what their URLs say"},
 	"internal/run/expr":    {[]string{"", "internal/dburl", "internal/run/config", cel}, "only here is CEL known"},
 	"internal/run/sqltext": {[]string{"internal/dburl"}, "it reads SQL as text"},
