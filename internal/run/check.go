@@ -85,7 +85,7 @@ func checksOf[Tx any](p *Plan, s store.Store[Tx]) []func(context.Context) error 
 			all = append(all, c.Check)
 		}
 	}
-	return all
+	return append(all, func(context.Context) error { return checkRetention(p, s) })
 }
 
 // refused is the problem of a statement that the database does not take.

@@ -246,7 +246,9 @@ func consume[Tx any](ctx context.Context, e *engine, s store.Store[Tx], handle f
 	if err != nil {
 		return errors.Join(err, source.Close(ctx))
 	}
-	return together(ctx, consumer.Run, func(ctx context.Context) error { return relay(ctx, e, box, at) })
+	return together(ctx, consumer.Run,
+		func(ctx context.Context) error { return relay(ctx, e, box, at) },
+		func(ctx context.Context) error { return prune(ctx, e, s, source) })
 }
 
 // brokerFor is the URL of a broker, where the embedded one is meant by its own.
@@ -321,22 +323,24 @@ func relayLog(log *slog.Logger) func(outbox.Event) {
 
 // together runs the consumer and what is beside it. If one fails the other
 // stops. What is beside stops after the consumer, whose last commits wake it.
-func together(ctx context.Context, consumer, beside func(context.Context) error) error {
+func together(ctx context.Context, consumer func(context.Context) error, besides ...func(context.Context) error) error {
 	consuming, stop := context.WithCancel(ctx)
 	defer stop()
-	besides, end := context.WithCancel(context.WithoutCancel(ctx))
+	after, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var running sync.WaitGroup
-	var besideErr error
-	running.Go(func() {
-		if besideErr = beside(besides); besideErr != nil {
-			stop()
-		}
-	})
-	err := consumer(consuming)
+	errs := make([]error, len(besides)+1)
+	for i, beside := range besides {
+		running.Go(func() {
+			if errs[i] = beside(after); errs[i] != nil {
+				stop()
+			}
+		})
+	}
+	errs[len(besides)] = consumer(consuming)
 	end()
 	running.Wait()
-	return errors.Join(err, besideErr)
+	return errors.Join(errs...)
 }
 
 // tee tells several observers.

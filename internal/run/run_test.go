@@ -432,3 +432,25 @@ handle:
 		}
 	})
 }
+
+func TestOldRowsAreRemovedAsTheFileSays(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *shop) {
+		s.publish("1", `{"n":1,"sku":"KOPI"}`)
+		s.publish("2", `{"n":1,"sku":"KOPI"}`)
+		const take = "handle:\n  - sql: UPDATE stock SET quantity = quantity - 1 WHERE sku = 'KOPI'\n"
+		s.run(take, nil)
+		s.exec(`UPDATE processed_messages SET processed_at = '2020-01-02 03:04:05' WHERE message_key = '1'`)
+		left := func() []string { return s.texts(`SELECT message_key FROM processed_messages`) }
+		s.run(take+"retention: {keep: 240h, max_duplicate_age: 24h, every: 1s}\n", func() bool { return len(left()) == 1 })
+		equal(t, left(), []string{"2"})
+
+		for policy, says := range map[string]string{
+			"retention: {keep: 48h, max_duplicate_age: 24h}\n": "shorter time than a duplicate can travel", "retention: {keep: 240h}\n": "add max_duplicate_age",
+		} {
+			err := run.Run(t.Context(), s.load(take+policy), run.Options{Source: s.broker.NewSource("other"), Log: slog.New(slog.DiscardHandler)})
+			if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "line 10, column 12: retention: ") {
+				t.Errorf("%s: %v", policy, err)
+			}
+		}
+	})
+}

@@ -157,8 +157,12 @@ type Retention struct {
 	Given bool
 	// Keep is how long keys are kept.
 	Keep time.Duration
-	// MaxDuplicateAge is how late a duplicate can come.
+	// MaxDuplicateAge is how late a duplicate can come; 0: what the broker says.
 	MaxDuplicateAge time.Duration
+	// LettersElsewhere is how long letters at a broker can be sent back.
+	LettersElsewhere time.Duration
+	// Every is how often rows are removed.
+	Every time.Duration
 }
 
 // Key says where the message key is.
@@ -330,8 +334,18 @@ func (c *File) readWork(n map[string]node) {
 		c.DeadLetters = Queue{q["url"].brokerURL(), q["topic"].text(mends["topic"])}
 	}
 	if r := n["retention"]; r.given() {
-		k := r.fields("give keep and, where the broker's is not limited, max_duplicate_age", []string{"keep", "max_duplicate_age"}, "keep")
-		c.Retention = Retention{r.pos(), true, k["keep"].time(time.Hour), k["max_duplicate_age"].time(time.Minute)}
+		k := r.fields("give keep and, where the broker keeps messages without a limit, max_duplicate_age",
+			[]string{"keep", "max_duplicate_age", "letters_elsewhere", "every"}, "keep")
+		c.Retention = Retention{
+			r.pos(), true, k["keep"].time(time.Hour), k["max_duplicate_age"].time(time.Minute), k["letters_elsewhere"].time(time.Minute),
+			k["every"].time(time.Second),
+		}
+		if c.Retention.Every == 0 {
+			c.Retention.Every = time.Hour
+		}
+		if c.DeadLetters.Topic.Given() && !k["letters_elsewhere"].given() {
+			r.bad("dead letters are at a broker, and nothing says for how long they can be sent back", "add letters_elsewhere")
+		}
 	}
 	c.Listen = n["listen"].text("give an address, such as 127.0.0.1:8080")
 	if c.Listen.Given() && !strings.Contains(c.Listen.Value, ":") && c.Listen.Value != "" {
