@@ -93,6 +93,8 @@ func (f *file) syntax(err error) Problem {
 		p.Mend = "indent with blanks, not with tabs"
 	case strings.Contains(cause, "found character that cannot start any token"):
 		p.Mend = "put a value that begins with a sign into quotes: '…', and indent with blanks, not with tabs"
+	case strings.Contains(cause, "did not find expected") && line <= len(f.lines) && strings.Contains(f.lines[line-1], "${"):
+		p.Mend = "a ${NAME} between { and }, or [ and ], needs quotes: \"${NAME}\""
 	case strings.Contains(cause, "did not find expected"):
 		p.Mend = "check how far the line and those above it are indented, and their quotes and brackets"
 	}
