@@ -76,7 +76,7 @@ var house = map[string]room{
 	"broker/rabbitbroker":    {[]string{"broker", rabbit}, "brokers know the contract and their client library alone"},
 	"broker/brokertest":      {[]string{"", "broker", "deadletter", "internal/memstore"}, "a suite for every broker, with a Consumer on it, so it knows none"},
 
-	"bench":                {[]string{"", "store", "broker", "outbox", "github.com/google/uuid", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
+	"bench":                {[]string{"", "internal/run", "store", "broker", "outbox", "github.com/google/uuid", "migrate", "store/pgxstore", "store/sqlstore", "internal/dburl", pgx}, "the benchmark is a user of the library"},
 	"cmd/sekali":           {[]string{"internal/cli"}, "main hands over to the command line and does nothing else"},
 	"internal/cli":         {[]string{"bench", "store", "broker", "effect", "outbox", "store/pgxstore", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term", "admin", "internal/run", "internal/run/config"}, "commands put public packages together"},
 	"internal/demo":        {[]string{"", "store", "broker", "effect", "outbox", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis, amqp10}, "the demo is a user of the library"},
