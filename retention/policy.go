@@ -35,6 +35,13 @@ const DefaultMargin = 3 * 24 * time.Hour
 // kept longer.
 const DefaultDeadLetters = 90 * 24 * time.Hour
 
+// What else is kept by default: published events of the outbox, for whoever
+// looks for one, and statistics.
+const (
+	DefaultOutbox     = 7 * 24 * time.Hour
+	DefaultStatistics = 90 * 24 * time.Hour
+)
+
 // ErrTooShort is the error of a Policy that forgets keys, or what stands for
 // them, while their duplicates can still come.
 var ErrTooShort = errors.New("it is kept for a shorter time than a duplicate can travel")
@@ -56,11 +63,16 @@ type Policy struct {
 	// Effects that have succeeded or failed, since then. Defaults to Keys. Others
 	// stay.
 	Effects time.Duration
+	// Outbox is for events that are published, since then. Defaults to 7 days.
+	// Others stay.
+	Outbox time.Duration
 	// Versions of entities, since they were raised. Defaults to Keys.
 	Versions time.Duration
 	// Starts of handlers whose process died, and whose message never came again.
 	// Defaults to Keys.
 	Starts time.Duration
+	// Statistics of what consumers did, minute by minute. Defaults to 90 days.
+	Statistics time.Duration
 	// Audit is the trail of what people decided. Defaults to Forever.
 	Audit time.Duration
 
@@ -104,8 +116,10 @@ func (p Policy) rules() []rule {
 		{store.PruneKeys, p.Keys, true},
 		{store.PruneDeadLetters, or(p.DeadLetters, letters), true},
 		{store.PruneEffects, or(p.Effects, p.Keys), true},
+		{store.PruneOutbox, or(p.Outbox, DefaultOutbox), false},
 		{store.PruneVersions, or(p.Versions, p.Keys), true},
 		{store.PruneStarts, or(p.Starts, p.Keys), false},
+		{store.PruneStats, or(p.Statistics, DefaultStatistics), false},
 		{store.PruneAudit, or(p.Audit, Forever), false},
 	}
 }

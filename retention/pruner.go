@@ -35,6 +35,7 @@ type Config struct {
 type Progress struct {
 	Rows    store.Prunable
 	Removed int64 // of them, in this run
+	Total   int64 // of all kinds, in this run
 }
 
 // Result is what a run did with rows of one kind.
@@ -113,7 +114,7 @@ func (p *Pruner) Run(ctx context.Context) (report Report, err error) {
 		one := Result{Rows: r.rows, Keep: r.keep}
 		began := time.Now()
 		if r.keep != Forever {
-			one.Removed, err = p.sweep(ctx, token, r)
+			one.Removed, err = p.sweep(ctx, token, r, report.Removed())
 		}
 		one.Took = time.Since(began)
 		report.Results = append(report.Results, one)
@@ -131,8 +132,8 @@ func (p *Pruner) check(ctx context.Context) error {
 	return p.tables.Check(ctx)
 }
 
-// sweep removes rows of one kind.
-func (p *Pruner) sweep(ctx context.Context, token string, r rule) (removed int64, err error) {
+// sweep removes rows of one kind; others were removed before.
+func (p *Pruner) sweep(ctx context.Context, token string, r rule, before int64) (removed int64, err error) {
 	batch := store.PruneBatch{Rows: r.rows, Keep: r.keep, Token: token, Lease: lease, Size: p.cfg.Batch}
 	for conflicts := 0; ; {
 		began := time.Now()
@@ -151,7 +152,7 @@ func (p *Pruner) sweep(ctx context.Context, token string, r rule) (removed int64
 		}
 		removed += int64(done.Removed)
 		if p.cfg.Progress != nil {
-			p.cfg.Progress(Progress{Rows: r.rows, Removed: removed})
+			p.cfg.Progress(Progress{Rows: r.rows, Removed: removed, Total: before + removed})
 		}
 		if !done.More {
 			return removed, nil

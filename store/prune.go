@@ -28,13 +28,23 @@ const (
 	// PruneEffects: external_effects that have succeeded or failed, except
 	// those of keys with a letter that somebody has still to decide about.
 	PruneEffects Prunable = "effects"
+	// PruneOutbox: outbox_messages that are published. Pending, parked and
+	// discarded ones stay.
+	PruneOutbox Prunable = "outbox"
 	// PruneVersions: entity_versions.
 	PruneVersions Prunable = "versions"
 	// PruneStarts: message_starts.
 	PruneStarts Prunable = "starts"
+	// PruneStats: consumer_stats.
+	PruneStats Prunable = "statistics"
 	// PruneAudit: audit_trail.
 	PruneAudit Prunable = "audit"
 )
+
+// Prunables are all that there are.
+func Prunables() []Prunable {
+	return []Prunable{PruneKeys, PruneDeadLetters, PruneEffects, PruneOutbox, PruneVersions, PruneStarts, PruneStats, PruneAudit}
+}
 
 // Pruner is what a Store offers, by a method Pruner() Pruner, that can remove
 // rows when they are old. Ages are told by the database's clock. Package

@@ -83,7 +83,7 @@ func (a *app) root() *cobra.Command {
 		a.init(), a.run(),
 		a.migrate(),
 		a.keys(), a.deadletters(), a.effects(), a.outbox(),
-		a.doctor(),
+		a.prune(), a.doctor(),
 		a.bench(),
 	)
 	root.AddCommand(a.command(

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sekali/sekali/store"
@@ -24,92 +23,116 @@ type prunable struct {
 	table func(Texts) string
 	// name is the table's bare name.
 	name func(store.Tables) string
-	// at is when a row was last of use, in UTC.
+	// at is when a row was last of use, in UTC. Empty: minute says it.
 	at string
+	// minute is the column with the minute since 1970 of which a row tells; it
+	// is the last column of key, and the first of the primary key.
+	minute string
 	// key are the columns of the primary key: one number, or a consumer's name
-	// and a text.
+	// and a text or a number.
 	key []string
-	// only is a further condition on a row, r; empty: none.
-	only func(Texts) string
+	// only is a further condition on a row; empty: none.
+	only func(t Texts, row string) string
 }
+
+// number tells that the last column of the key is one.
+func (p prunable) number() bool { return len(p.key) == 1 || p.minute != "" }
 
 // prunables is the one list of what can be pruned. processed_messages, whose
 // times depend on its column and whose removal leaves marks, is its first.
-func prunables(kind store.Prunable) (p prunable, known bool) {
-	always := func(Texts) string { return "" }
-	p, known = map[store.Prunable]prunable{
-		store.PruneKeys: {
-			func(t Texts) string { return t.ProcessedMessages },
-			func(t store.Tables) string { return t.ProcessedMessages },
-			"processed_at",
-			[]string{"consumer_name", "message_key"},
-			func(t Texts) string { return unprotected(t, "'sent', "+unresolved) + unfinished(t) },
+var prunables = map[store.Prunable]prunable{
+	store.PruneKeys: {
+		table: func(t Texts) string { return t.ProcessedMessages },
+		name:  func(t store.Tables) string { return t.ProcessedMessages },
+		at:    "processed_at",
+		key:   []string{"consumer_name", "message_key"},
+		only: func(t Texts, row string) string {
+			return unprotected(t, row, "'sent', "+unresolved) + unfinished(t, row)
 		},
-		store.PruneDeadLetters: {
-			func(t Texts) string { return t.DeadLetters },
-			func(t store.Tables) string { return t.DeadLetters },
-			"last_at",
-			[]string{"id"},
-			func(Texts) string { return " AND r.status NOT IN (" + unresolved + ")" },
+	},
+	store.PruneDeadLetters: {
+		table: func(t Texts) string { return t.DeadLetters },
+		name:  func(t store.Tables) string { return t.DeadLetters },
+		at:    "last_at",
+		key:   []string{"id"},
+		only:  func(_ Texts, row string) string { return " AND " + row + ".status NOT IN (" + unresolved + ")" },
+	},
+	store.PruneEffects: {
+		table: func(t Texts) string { return t.ExternalEffects },
+		name:  func(t store.Tables) string { return t.ExternalEffects },
+		at:    "updated_at",
+		key:   []string{"id"},
+		only: func(t Texts, row string) string {
+			return " AND " + row + ".state IN ('succeeded', 'failed')" + unprotected(t, row, unresolved)
 		},
-		store.PruneEffects: {
-			func(t Texts) string { return t.ExternalEffects },
-			func(t store.Tables) string { return t.ExternalEffects },
-			"updated_at",
-			[]string{"id"},
-			func(t Texts) string { return " AND r.state IN ('succeeded', 'failed')" + unprotected(t, unresolved) },
-		},
-		store.PruneVersions: {
-			func(t Texts) string { return t.EntityVersions },
-			func(t store.Tables) string { return t.EntityVersions },
-			"updated_at",
-			[]string{"consumer_name", "entity"},
-			always,
-		},
-		store.PruneStarts: {
-			func(t Texts) string { return t.MessageStarts },
-			func(t store.Tables) string { return t.MessageStarts },
-			"started_at",
-			[]string{"consumer_name", "message_key"},
-			always,
-		},
-		store.PruneAudit: {
-			func(t Texts) string { return t.AuditTrail },
-			func(t store.Tables) string { return t.AuditTrail },
-			"at",
-			[]string{"id"},
-			always,
-		},
-	}[kind]
-	return p, known
+	},
+	store.PruneOutbox: {
+		table: func(t Texts) string { return t.OutboxMessages },
+		name:  func(t store.Tables) string { return t.OutboxMessages },
+		at:    "published_at",
+		key:   []string{"id"},
+		only:  func(_ Texts, row string) string { return " AND " + row + ".status = 'published'" },
+	},
+	store.PruneVersions: {
+		table: func(t Texts) string { return t.EntityVersions },
+		name:  func(t store.Tables) string { return t.EntityVersions },
+		at:    "updated_at",
+		key:   []string{"consumer_name", "entity"},
+	},
+	store.PruneStarts: {
+		table: func(t Texts) string { return t.MessageStarts },
+		name:  func(t store.Tables) string { return t.MessageStarts },
+		at:    "started_at",
+		key:   []string{"consumer_name", "message_key"},
+	},
+	store.PruneStats: {
+		table:  func(t Texts) string { return t.ConsumerStats },
+		name:   func(t store.Tables) string { return t.ConsumerStats },
+		minute: "at_minute",
+		key:    []string{"consumer_name", "at_minute"},
+	},
+	store.PruneAudit: {
+		table: func(t Texts) string { return t.AuditTrail },
+		name:  func(t store.Tables) string { return t.AuditTrail },
+		at:    "at",
+		key:   []string{"id"},
+	},
 }
 
 // unprotected is the condition that no letter with such a status bears the
 // row's key.
-func unprotected(t Texts, statuses string) string {
-	return " AND NOT EXISTS (SELECT 1 FROM " + t.DeadLetters + " l WHERE l.consumer_name = r.consumer_name" +
-		" AND l.message_key = r.message_key AND l.status IN (" + statuses + "))"
+func unprotected(t Texts, row, statuses string) string {
+	return " AND NOT EXISTS (SELECT 1 FROM " + t.DeadLetters + " l WHERE l.consumer_name = " + row + ".consumer_name" +
+		" AND l.message_key = " + row + ".message_key AND l.status IN (" + statuses + "))"
 }
 
 // unfinished is the condition that every effect of the row's key is finished.
-func unfinished(t Texts) string {
-	return " AND NOT EXISTS (SELECT 1 FROM " + t.ExternalEffects + " e WHERE e.consumer_name = r.consumer_name" +
-		" AND e.message_key = r.message_key AND e.state IN ('started', 'unknown', 'parked'))"
+func unfinished(t Texts, row string) string {
+	return " AND NOT EXISTS (SELECT 1 FROM " + t.ExternalEffects + " e WHERE e.consumer_name = " + row + ".consumer_name" +
+		" AND e.message_key = " + row + ".message_key AND e.state IN ('started', 'unknown', 'parked'))"
 }
 
 // plan is a prunable for one age.
 type plan struct {
 	prunable
-	kind    store.Prunable
-	from    string // the table
-	age     string // the condition that a row is old
-	old     string // the condition that a row, r, is to go
-	indexed bool   // by processed_at
-	micros  string // when a key was processed; 0 for other rows
+	kind   store.Prunable
+	from   string // the table
+	age    string // the condition that a row is old
+	micros string // when a key was processed; 0 for other rows
+	// inOrder is the column by which rows can be had oldest first; empty: none.
+	inOrder string
+}
+
+// old is the condition that a row is to go.
+func (pl plan) old(t Texts, row string) string {
+	if pl.only == nil {
+		return row + "." + pl.age
+	}
+	return row + "." + pl.age + pl.only(t, row)
 }
 
 func (p pruner) plan(ctx context.Context, q Querier, kind store.Prunable, keep time.Duration) (plan, error) {
-	found, known := prunables(kind)
+	found, known := prunables[kind]
 	switch {
 	case p.s.invalid != nil:
 		return plan{}, p.s.invalid
@@ -119,23 +142,40 @@ func (p pruner) plan(ctx context.Context, q Querier, kind store.Prunable, keep t
 		return plan{}, fmt.Errorf("rows are to be kept for %v: keep them for %v at least", keep, store.MinKeep)
 	}
 	t := p.s.texts
-	pl := plan{prunable: found, kind: kind, from: found.table(t), micros: "0"}
+	pl := plan{prunable: found, kind: kind, from: found.table(t), micros: "0", inOrder: found.minute}
 	before := t.Pruning.Ago(keep)
-	if kind == store.PruneKeys {
+	switch {
+	case kind == store.PruneKeys:
 		shape, err := p.s.checked(ctx, q)
 		if err != nil {
 			return plan{}, err
 		}
 		before, pl.micros = t.Pruning.ProcessedAgo(shape, keep), t.Pruning.Micros(shape)
-		var indexes int
-		if err := q.QueryRowContext(ctx, t.Pruning.Indexed).Scan(&indexes); err != nil {
+		indexed, err := p.indexed(ctx, q)
+		if err != nil {
 			return plan{}, err
 		}
-		pl.indexed = indexes > 0
+		if indexed {
+			pl.inOrder = found.at
+		}
+	case found.minute != "":
+		// As a number: an expression would keep databases from using the key.
+		var now int64
+		if err := q.QueryRowContext(ctx, "SELECT "+t.Millis).Scan(&now); err != nil {
+			return plan{}, err
+		}
+		pl.age = fmt.Sprintf("%s < %d", found.minute, (now-keep.Milliseconds())/time.Minute.Milliseconds())
+		return pl, nil
 	}
 	pl.age = found.at + " < " + before
-	pl.old = "r." + pl.age + found.only(t)
 	return pl, nil
+}
+
+// indexed tells whether processed_messages can be read oldest first.
+func (p pruner) indexed(ctx context.Context, q Querier) (bool, error) {
+	var indexes int
+	err := q.QueryRowContext(ctx, p.s.texts.Pruning.Indexed).Scan(&indexes)
+	return indexes > 0, err
 }
 
 // Check implements store.Pruner.
@@ -146,13 +186,11 @@ func (p pruner) Check(ctx context.Context) error {
 			Table: p.s.tables.In(p.s.tables.PruningMarks), Cause: "it is missing", Mend: "run `sekali migrate up`",
 		}
 	}
-	for _, kind := range []store.Prunable{
-		store.PruneKeys, store.PruneDeadLetters, store.PruneEffects, store.PruneVersions, store.PruneStarts, store.PruneAudit,
-	} {
+	for _, kind := range store.Prunables() {
 		if err != nil {
 			break
 		}
-		found, _ := prunables(kind)
+		found := prunables[kind]
 		var n int
 		err = p.s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+found.table(p.s.texts)+" r WHERE 1 = 0").Scan(&n)
 		if err != nil {
@@ -222,7 +260,7 @@ func (p pruner) Expired(ctx context.Context, rows store.Prunable, keep time.Dura
 		if err != nil {
 			return err
 		}
-		return q.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+pl.from+" r WHERE "+pl.old).Scan(&n)
+		return q.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+pl.from+" r WHERE "+pl.old(p.s.texts, "r")).Scan(&n)
 	})
 	return n, p.failed(ctx, fmt.Sprintf("count the %s to prune", rows), err)
 }
@@ -278,6 +316,3 @@ func (p pruner) failed(ctx context.Context, doing string, err error) error {
 	}
 	return p.s.failedOn(ctx, p.s.tables.PruningMarks, p.s.texts.Pruning.Marks, doing, err)
 }
-
-// conditions joins with AND.
-func conditions(list ...string) string { return " WHERE " + strings.Join(list, " AND ") }

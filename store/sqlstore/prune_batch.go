@@ -76,17 +76,18 @@ func youngest(rows []seen) map[string]int64 {
 	return marks
 }
 
-// next looks at the rows of a batch: by processed_at where that has an index,
-// else along the primary key.
+// next looks at the rows of a batch: the oldest where an index tells them, else
+// along the primary key.
 func (p pruner) next(ctx context.Context, q Querier, pl plan, b store.PruneBatch) ([]seen, store.Pruned, error) {
-	if pl.indexed {
+	old := pl.old(p.s.texts, "r")
+	if pl.inOrder != "" {
 		s := p.query()
-		s.add("SELECT r.consumer_name, r.message_key, 1, "+pl.micros+" FROM "+pl.from+" r"+conditions(pl.old)+
-			" ORDER BY r.processed_at LIMIT ?", b.Size)
+		s.add("SELECT r.consumer_name, r."+pl.key[1]+", 1, "+pl.micros+" FROM "+pl.from+" r WHERE "+old+
+			" ORDER BY r."+pl.inOrder+" LIMIT ?", b.Size)
 		found, err := look(ctx, q, s)
 		return found, store.Pruned{More: len(found) == b.Size}, err
 	}
-	flag := "CASE WHEN " + pl.old + " THEN 1 ELSE 0 END"
+	flag := "CASE WHEN " + old + " THEN 1 ELSE 0 END"
 	if len(pl.key) == 1 {
 		return p.nextByNumber(ctx, q, pl, b, flag)
 	}
@@ -169,12 +170,18 @@ func look(ctx context.Context, q Querier, s *query) ([]seen, error) {
 	return found, rows.Close()
 }
 
-// delete removes rows by their primary keys, if they are still old: a range
+// delete removes rows by their primary keys, if they are still to go: a range
 // would lock what lies between them.
 func (p pruner) delete(ctx context.Context, q Querier, pl plan, old []seen) (removed int, err error) {
 	of := map[string][]any{}
 	for _, r := range old {
-		of[r.consumer] = append(of[r.consumer], r.key)
+		var key any = r.key
+		if pl.number() {
+			if key, err = strconv.ParseInt(r.key, 10, 64); err != nil {
+				return removed, err
+			}
+		}
+		of[r.consumer] = append(of[r.consumer], key)
 	}
 	for consumer, keys := range of {
 		for some := range slices.Chunk(keys, unclaimAtOnce) {
@@ -183,15 +190,7 @@ func (p pruner) delete(ctx context.Context, q Querier, pl plan, old []seen) (rem
 			if len(pl.key) > 1 {
 				d.add("consumer_name = ? AND ", consumer)
 			}
-			column := pl.key[len(pl.key)-1]
-			if column == "id" {
-				for i := range some {
-					if some[i], err = strconv.ParseInt(some[i].(string), 10, 64); err != nil {
-						return removed, err
-					}
-				}
-			}
-			d.add(in(column, len(some))+" AND "+pl.age, some...)
+			d.add(in(pl.key[len(pl.key)-1], len(some))+" AND "+pl.old(p.s.texts, pl.from), some...)
 			result, err := q.ExecContext(ctx, d.sql.String(), d.args...)
 			if err != nil {
 				return removed, err

@@ -295,6 +295,16 @@ func pruneOthers[Tx any](b *bench[Tx]) {
 		_, err := b.starts(b.One).Start(b.ctx, consumer, entity, true)
 		b.ok(err)
 	}
+	b.add(event("old", ""), event("young", ""), event("old-pending", ""), event("old-parked", "k"))
+	for id, status := range map[string]string{"old": "published", "young": "published", "old-parked": "parked"} {
+		b.run("UPDATE outbox_messages SET status = '" + status + "', published_at = created_at WHERE message_id = '" + id + "'")
+	}
+	b.age("outbox_messages", "published_at", 90, "message_id <> 'young'")
+	for _, who := range []string{"old", "young"} {
+		b.ok(b.addStats(b.One, who))
+	}
+	b.run("UPDATE consumer_stats SET at_minute = at_minute - 62 WHERE consumer_name = 'old'",
+		"UPDATE consumer_stats SET at_minute = at_minute - 58 WHERE consumer_name = 'young'")
 	b.age("dead_letters", "last_at", 90, "raw_key <> "+b.binary("young"))
 	b.age("external_effects", "updated_at", 90, "message_key <> 'young'")
 	b.age("entity_versions", "updated_at", 90, "entity = 'old'")
@@ -302,6 +312,7 @@ func pruneOthers[Tx any](b *bench[Tx]) {
 	b.age("audit_trail", "at", 90, "message_key = 'old'")
 	for rows, want := range map[store.Prunable]int{
 		store.PruneDeadLetters: 1, store.PruneEffects: 2, store.PruneVersions: 1, store.PruneStarts: 1, store.PruneAudit: 1,
+		store.PruneOutbox: 1, store.PruneStats: 1,
 	} {
 		if n, _ := b.prune(b.Two, rows, time.Hour, 2); n != want {
 			b.t.Errorf("%d %s went, want %d", n, rows, want)
@@ -310,7 +321,7 @@ func pruneOthers[Tx any](b *bench[Tx]) {
 			b.t.Errorf("the second time %d %s went", n, rows)
 		}
 	}
-	for table, want := range map[string]int{"dead_letters": 2, "external_effects": 3, "entity_versions": 1, "message_starts": 1, "audit_trail": 1} {
+	for table, want := range map[string]int{"dead_letters": 2, "external_effects": 3, "entity_versions": 1, "message_starts": 1, "audit_trail": 1, "outbox_messages": 3, "consumer_stats": 1} {
 		if n := b.number("SELECT COUNT(*) FROM " + table); n != want {
 			b.t.Errorf("%d rows of %s are left, want %d", n, table, want)
 		}
