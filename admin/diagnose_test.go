@@ -16,22 +16,22 @@ import (
 // well are facts of a database of which nothing is to be said, close to limits.
 func well() (admin.Facts, admin.Question) {
 	return admin.Facts{
-			Database: "PostgreSQL 17.2", Isolation: "repeatable read", ClockAhead: -2900 * time.Millisecond, ClockWithin: time.Second,
-			Prepares: true, Pool: 4, Connections: 100, InUse: 89,
-			Overview: admin.Overview{
-				DeadLetters: map[deadletter.Status]admin.Waiting{
-					deadletter.Held: {Count: 1, Oldest: time.Hour}, deadletter.Waiting: {Count: 1, Oldest: time.Hour},
-					deadletter.Requested: {Count: 1, Oldest: 9 * time.Minute},
-				},
-				Effects: map[effect.State]admin.Waiting{
-					effect.Unknown: {Count: 1, Oldest: 9 * time.Minute}, effect.Started: {Count: 1, Oldest: 9 * time.Minute},
-				},
-				Outbox:    outbox.Stats{Pending: 10, Lag: 59 * time.Second},
-				Consumers: []admin.Consumer{{Name: "stock", HasKeys: true, LastActive: time.Now()}, {Name: "new", LastActive: time.Now()}},
+		Database: "PostgreSQL 17.2", Isolation: "repeatable read", ClockAhead: -2900 * time.Millisecond, ClockWithin: time.Second,
+		Prepares: true, Pool: 4, Connections: 100, InUse: 89,
+		Overview: admin.Overview{
+			DeadLetters: map[deadletter.Status]admin.Waiting{
+				deadletter.Held: {Count: 1, Oldest: time.Hour}, deadletter.Waiting: {Count: 1, Oldest: time.Hour},
+				deadletter.Requested: {Count: 1, Oldest: 9 * time.Minute},
 			},
-		}, admin.Question{
-			Workers: 4, Retention: 10 * 24 * time.Hour, BrokerRetention: 7 * 24 * time.Hour,
-		}
+			Effects: map[effect.State]admin.Waiting{
+				effect.Unknown: {Count: 1, Oldest: 9 * time.Minute}, effect.Started: {Count: 1, Oldest: 9 * time.Minute},
+			},
+			Outbox:    outbox.Stats{Pending: 10, Lag: 59 * time.Second},
+			Consumers: []admin.Consumer{{Name: "stock", HasKeys: true, LastActive: time.Now()}, {Name: "new", LastActive: time.Now()}},
+		},
+	}, admin.Question{
+		Workers: 4, Retention: 10 * 24 * time.Hour, BrokerRetention: 7 * 24 * time.Hour,
+	}
 }
 
 func TestADiagnosisNamesWhatIsBeyondItsLimit(t *testing.T) {

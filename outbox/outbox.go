@@ -228,9 +228,9 @@ func (b *Box[Tx]) check(m Message) error {
 	}
 	switch {
 	case b.source != "" && m.Type == "":
-		return errors.New("Type is empty, which a CloudEvent has to have: set it")
+		return errors.New("its Type is empty, which a CloudEvent has to have: set it")
 	case b.source == "" && (m.Type != "" || m.Subject != ""):
-		return errors.New("Type and Subject are a CloudEvent's: make the outbox with CloudEvents, or put them into Headers")
+		return errors.New("its Type and Subject are a CloudEvent's: make the outbox with CloudEvents, or put them into Headers")
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ type RelayConfig struct {
 func (c RelayConfig) withDefaults() (RelayConfig, error) {
 	var errs []error
 	if c.Publisher == nil {
-		errs = append(errs, errors.New("Publisher is not set: say where events go"))
+		errs = append(errs, errors.New("no Publisher is set: say where events go"))
 	}
 	for _, n := range []struct {
 		name      string
@@ -101,7 +101,7 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		}
 	}
 	if c.Lease > 0 && c.Lease < time.Second {
-		errs = append(errs, fmt.Errorf("Lease is %v, which a slow commit can outlast: use 1s or more", c.Lease))
+		errs = append(errs, fmt.Errorf("the Lease is %v, which a slow commit can outlast: use 1s or more", c.Lease))
 	}
 	if c.RetryMax < c.RetryInitial {
 		errs = append(errs, fmt.Errorf("RetryMax, %v, is less than RetryInitial, %v: raise it", c.RetryMax, c.RetryInitial))

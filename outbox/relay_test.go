@@ -394,7 +394,7 @@ func notBefore(t *testing.T, s *shop) {
 	}
 	s.relay(outbox.RelayConfig{Publisher: p})
 	p.wait(t, "a/1")
-	if early := due.Sub(time.Now()); early > 50*time.Millisecond {
+	if early := time.Until(due); early > 50*time.Millisecond {
 		t.Errorf("it came %v too early", early)
 	}
 	if got := firsts(p.ids(), "a"); got != "a/2 a/1" {
@@ -431,7 +431,7 @@ func TestARelayWithoutItsTablesSaysSo(t *testing.T) {
 
 func TestARelayThatCannotWorkIsRefused(t *testing.T) {
 	for want, cfg := range map[string]outbox.RelayConfig{
-		"Publisher is not set":      {},
+		"no Publisher is set":       {},
 		"Batch is negative":         {Publisher: newScript(), Batch: -1},
 		"MaxAttempts is negative":   {Publisher: newScript(), MaxAttempts: -1},
 		"PollEvery is negative":     {Publisher: newScript(), PollEvery: -1},

@@ -254,7 +254,8 @@ func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 	if real, ok := s.Stmt.(driver.NamedValueChecker); ok {
 		return real.CheckNamedValue(v)
 	}
-	if real, ok := s.Stmt.(driver.ColumnConverter); ok { //nolint:staticcheck // what old drivers have
+	//lint:ignore SA1019 what old drivers have
+	if real, ok := s.Stmt.(driver.ColumnConverter); ok {
 		converted, err := real.ColumnConverter(v.Ordinal - 1).ConvertValue(v.Value)
 		v.Value = converted
 		return err

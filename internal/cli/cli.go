@@ -80,7 +80,7 @@ func (a *app) root() *cobra.Command {
 	})
 	root.AddCommand(
 		a.demo(), a.demoChild(),
-		a.init(), a.run(),
+		a.init(), a.run(), a.publish(),
 		a.migrate(),
 		a.keys(), a.deadletters(), a.effects(), a.outbox(),
 		a.prune(), a.doctor(),

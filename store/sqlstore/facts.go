@@ -115,7 +115,7 @@ func (h health) tables(ctx context.Context, f *admin.Facts) error {
 		{h.s.tables.ExternalEffects, effects(h).Check, "effects outside the database cannot be made"},
 		{h.s.tables.OutboxMessages, events(h).Check, "events cannot be added or published"},
 		{h.s.tables.MessageStarts, starts{h.s}.Check, "a message whose handler kills the process is not found out"},
-		{h.s.tables.EntityVersions, versions{h.letters}.Check, "consumers that go by versions do not start"},
+		{h.s.tables.EntityVersions, versions(h).Check, "consumers that go by versions do not start"},
 		{h.s.tables.AuditTrail, func(ctx context.Context) error { _, err := h.Trail(ctx, 0, 1); return err }, "nobody can decide about dead letters, effects, events and keys"},
 	} {
 		if err := t.check(ctx); err != nil {

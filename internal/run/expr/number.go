@@ -15,7 +15,7 @@ import (
 )
 
 // numberType is that of numbers which CEL's own types cannot hold.
-var numberType = types.NewTypeValue("number", traits.ComparerType)
+var numberType = types.NewObjectType("number", traits.ComparerType)
 
 // Number is a number of a message that neither an int, a uint nor a double holds
 // without losing digits: it can be passed on, compared, and made a string, but
