@@ -66,7 +66,7 @@ var brokens = []broken{
 			source.fresh[m.ID] = true
 			return nil
 		}
-	}), []string{"crash after the commit", "crash before the ack", "cancelled at every statement", "poison neighbour"}, nil},
+	}), []string{"crash after the commit", "crash before the ack", "cancelled at every statement", "error at every statement", "panic at every statement", "poison neighbour"}, nil},
 	{"a second attempt does nothing", each(func(cfg *shop, _ *sql.DB) {
 		handle, tried := cfg.Handle, map[string]bool{}
 		cfg.Handle = func(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
@@ -76,7 +76,7 @@ var brokens = []broken{
 			tried[m.ID] = true
 			return handle(ctx, tx, m)
 		}
-	}), []string{"handler error then success", "panic", "cancelled at every statement", "poison neighbour", "redrive"}, nil},
+	}), []string{"handler error then success", "panic", "cancelled at every statement", "error at every statement", "panic at every statement", "poison neighbour", "redrive"}, nil},
 	{"errors of statements are swallowed", each(func(cfg *shop, _ *sql.DB) {
 		handle := cfg.Handle
 		cfg.Handle = func(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
@@ -128,7 +128,7 @@ var brokens = []broken{
 				return moveStock(ctx, tx, order{Order: o.Order, SKU: "none", Quantity: o.Quantity})
 			}
 		}
-	}, []string{"handler error then success", "panic", "cancelled at every statement", "poison neighbour", "redrive"}, []string{"at once, 2 consumers", "at once, 8 consumers"}},
+	}, []string{"handler error then success", "panic", "cancelled at every statement", "error at every statement", "panic at every statement", "poison neighbour", "redrive"}, []string{"at once, 2 consumers", "at once, 8 consumers"}},
 	{"written through the pool", each(func(cfg *shop, db *sql.DB) {
 		cfg.Handle = func(ctx context.Context, _ *sql.Tx, m *sekali.Message) error {
 			o, _ := orderOf(m)

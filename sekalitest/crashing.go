@@ -176,8 +176,19 @@ func (p *process[Tx]) work(ctx context.Context, tx *Tx, phase string, messages [
 		}
 		given = *tx
 	}
-	ctx, end := p.cancelling(ctx, phase, messages)
+	if _, ok := p.fires(stopping, "", messages); ok {
+		p.w.tell("process %d is to stop", p.number)
+		p.stop()
+	}
+	ctx, end := p.watching(ctx, phase, messages)
+	ended := false
+	defer func() {
+		if !ended { // it panicked
+			end()
+		}
+	}()
 	err := call(ctx, watched(ctx, given))
+	ended = true
 	if fired := end(); err != nil {
 		return p.hasten(err, fired)
 	}
@@ -221,13 +232,13 @@ func failedAt(messages []int, at int, err error) error {
 }
 
 // hasten makes short of what an error asks to wait for. An error because we
-// cancelled the context does not count.
-func (p *process[Tx]) hasten(err error, cancelled bool) error {
+// disturbed its statements does not count.
+func (p *process[Tx]) hasten(err error, disturbed bool) error {
 	var later interface{ RetryAfter() time.Duration }
 	switch {
 	case errors.As(err, &later):
 		return &hastened{err, later.RetryAfter()}
-	case cancelled:
+	case disturbed:
 		return &hastened{error: err}
 	}
 	return err

@@ -33,7 +33,10 @@ const (
 	crashPrepared
 	failing
 	panicking
+	stopping
 	cancelling
+	erring
+	throwing
 	poisoned
 	providerSlow
 	providerRefuses
@@ -43,7 +46,9 @@ const (
 var kinds = map[kind]string{
 	crashClaimed: "crashes after the claim", crashHandled: "crashes after the handler", crashCommitted: "crashes after the commit",
 	crashAcking: "crashes before the ack", crashPrepared: "crashes after Prepare", failing: "fails after its work, once",
-	panicking: "panics after its work, once", cancelling: "is cancelled at every statement, one after another",
+	panicking: "panics after its work, once", stopping: "is in work when its process is to stop",
+	cancelling: "is cancelled at every statement, one after another", erring: "gets an error from every statement, one after another",
+	throwing: "panics at every statement, one after another",
 	poisoned: "always fails after its work", providerSlow: "the provider is slow, once",
 	providerRefuses: "the provider refuses, once", providerMute: "the provider acts and gives no answer, once",
 }
@@ -112,9 +117,10 @@ type delivery struct {
 	seed    uint64 // of a random one
 }
 
-// named returns the deliveries for n messages.
-func named(n int, anyOrder, provider bool) []delivery {
-	all := make([]int, n)
+// named returns the deliveries for n messages, of which the last are to be
+// refused.
+func named(n, refused int, anyOrder, provider bool) []delivery {
+	all, good := make([]int, n), n-refused
 	var twice []int
 	for i := range all {
 		all[i] = i
@@ -122,12 +128,11 @@ func named(n int, anyOrder, provider bool) []delivery {
 	}
 	back := slices.Clone(all)
 	slices.Reverse(back)
-	last := n - 1
 	with := func(k kind, m int) history { return history{{arrive: all, troubles: []trouble{{k, m}}}} }
 	each := func(k kind) history {
 		var l life
 		l.arrive = all
-		for i := range all {
+		for i := range good {
 			l.troubles = append(l.troubles, trouble{k, i})
 		}
 		return history{l}
@@ -144,8 +149,11 @@ func named(n int, anyOrder, provider bool) []delivery {
 		{name: "handler error then success", history: each(failing)},
 		{name: "panic", history: each(panicking)},
 		{name: "cancelled at every statement", history: each(cancelling)},
-		{name: "poison neighbour", history: with(poisoned, last/2)},
-		{name: "redrive", history: append(with(poisoned, last/2), life{redrive: true})},
+		{name: "error at every statement", history: each(erring)},
+		{name: "panic at every statement", history: each(throwing)},
+		{name: "stop", history: history{{arrive: all, alone: true, troubles: []trouble{{stopping, 0}}}}},
+		{name: "poison neighbour", history: with(poisoned, (good-1)/2)},
+		{name: "redrive", history: append(with(poisoned, (good-1)/2), life{redrive: true})},
 		{name: "restart", history: history{{arrive: all}, {again: true}}},
 		{name: "late", history: history{{arrive: all}, {arrive: all[:1]}}},
 	}
@@ -183,7 +191,7 @@ func random(seed uint64, n int, anyOrder, provider bool) history {
 			l.together = 2 + chance.IntN(2)
 		}
 		for range chance.IntN(3) {
-			kinds := []kind{crashClaimed, crashHandled, crashCommitted, crashAcking, failing, panicking, poisoned}
+			kinds := []kind{crashClaimed, crashHandled, crashCommitted, crashAcking, failing, panicking, stopping, poisoned}
 			if provider {
 				kinds = append(kinds, crashPrepared, providerRefuses, providerMute)
 			}

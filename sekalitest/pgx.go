@@ -26,7 +26,7 @@ type pgxTx struct{ pgx.Tx }
 
 // Begin makes a savepoint.
 func (t pgxTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return nil, err
 	}
 	inner, err := t.Tx.Begin(ctx)
@@ -37,21 +37,21 @@ func (t pgxTx) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 func (t pgxTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	return t.Tx.Exec(ctx, sql, args...)
 }
 
 func (t pgxTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return failed{err: err}, err // as pgx does, whose callers may look at the rows alone
 	}
 	return t.Tx.Query(ctx, sql, args...)
 }
 
 func (t pgxTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return failed{err: err}
 	}
 	return t.Tx.QueryRow(ctx, sql, args...)
@@ -60,12 +60,15 @@ func (t pgxTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 // SendBatch counts as one statement: it is sent as a whole or not. pgx sends
 // nothing for a context that has ended.
 func (t pgxTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	_ = statement(ctx)
+	if err := statement(ctx, true); err != nil {
+		b = new(pgx.Batch)
+		b.Queue("sekalitest: this fails") // as what stands in its place does
+	}
 	return t.Tx.SendBatch(ctx, b)
 }
 
 func (t pgxTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return 0, err
 	}
 	return t.Tx.CopyFrom(ctx, table, columns, source)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sekali/sekali"
@@ -36,6 +37,8 @@ type process[Tx any] struct {
 	troubles []trouble
 	together *gathering
 	meet     sync.Once
+	stop     context.CancelFunc
+	stopped  atomic.Bool // in the middle
 
 	mu        sync.Mutex
 	fired     map[string]bool
@@ -77,16 +80,24 @@ func (p *process[Tx]) run(ctx context.Context, name string) error {
 	p.provoke()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
+	p.stop = func() { p.stopped.Store(true); stop() }
 	ended, empty := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- c.Run(running) }()
 	go func() { empty <- p.through(running, name) }()
 	defer func() { <-empty }()
 	defer stop()
 	select {
-	case err := <-ended: // by itself
+	case err := <-ended:
+		if p.stopped.Load() && err == nil {
+			p.w.tell("process %d stops", p.number)
+			return nil
+		}
 		return fmt.Errorf("the Consumer's Run returned: %w", orNothing(err))
 	case err = <-empty:
 		empty <- nil // for the end
+		if p.stopped.Load() {
+			err = nil
+		}
 		if err != nil && !p.isDead() {
 			err = fmt.Errorf("not everything is acknowledged after %v: %w", patience, err)
 		}
@@ -184,6 +195,9 @@ func (p *process[Tx]) configure(name string) sekali.Config[Tx] {
 	cfg.Observer = watching
 	cfg.Backoff = sekali.Backoff{Initial: time.Millisecond, Max: soon}
 	cfg.MaxAttempts = max(cfg.MaxAttempts, 5)
+	if slices.ContainsFunc(p.troubles, func(t trouble) bool { return t.kind == throwing }) {
+		cfg.MaxAttempts = 1000 // a panic counts, and each statement has one
+	}
 	cfg.StatsEvery = -1
 	if p.life.together < 2 {
 		cfg.Workers = 1
@@ -318,7 +332,13 @@ func (s *crashingSource[Tx]) Receive(ctx context.Context, most int) ([]*broker.D
 		return nil, ctx.Err()
 	default:
 	}
-	return s.Source.Receive(ctx, most)
+	got, err := s.Source.Receive(ctx, most)
+	for _, d := range got {
+		if d.Attempt > 1 { // as RabbitMQ's quorum queues do
+			d.Message.Headers = d.Message.Headers.Set("x-delivery-count", fmt.Append(nil, d.Attempt-1))
+		}
+	}
+	return got, err
 }
 
 // Settle implements broker.Source. What a process that crashed settles is

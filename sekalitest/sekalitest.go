@@ -53,6 +53,10 @@ type Case[Tx any] struct {
 	// is empty each copy that is published has another one, as a position in a
 	// broker would be; PublishedAt is Run's.
 	Messages []broker.Message
+	// Refused are messages that the consumer is to refuse: each of them must
+	// become a dead letter, without an effect. They are published behind
+	// Messages, and share batches with them. Defaults to none.
+	Refused []broker.Message
 	// Snapshot reads back what the handler has changed, all of it, in an order
 	// of its own: see Rows. What differs from run to run, such as a time, must
 	// not be in it.
@@ -82,6 +86,8 @@ type Case[Tx any] struct {
 //	handler error then success        it fails after its work
 //	panic                             it panics after its work
 //	cancelled at every statement      its context ends before each of them, one after another
+//	error / panic at every statement  each of them fails, one after another
+//	stop                              the process is stopped while a message is in work, and others wait
 //	poison neighbour                  a message of the batch always fails
 //	redrive                           the dead letter of such a one is processed again
 //	restart                           a new process gets everything again

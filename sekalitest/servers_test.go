@@ -108,7 +108,7 @@ func TestBrokenConsumersOfPgxAreCaught(t *testing.T) {
 				}
 				return err
 			}
-		}, []string{"crash after the handler", "handler error then success", "panic", "cancelled at every statement", "poison neighbour", "redrive"}},
+		}, []string{"crash after the handler", "handler error then success", "panic", "cancelled at every statement", "error at every statement", "panic at every statement", "poison neighbour", "redrive"}},
 		"an error of the last statement is swallowed": {func(pool *pgxpool.Pool) sekali.Handler[pgx.Tx] {
 			return func(ctx context.Context, tx pgx.Tx, m *sekali.Message) error {
 				o, _ := orderOf(m)

@@ -10,10 +10,11 @@ import (
 	"testing"
 )
 
-// watch counts the statements that are made with a handler's context, and
-// cancels it before one of them.
+// watch counts the statements that are made with a handler's context, and does
+// something at one of them.
 type watch struct {
-	at     int // from 1; 0: before the handler
+	kind   kind // cancelling, erring or throwing
+	at     int  // from 1; 0: before the handler
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
@@ -23,44 +24,58 @@ type watch struct {
 
 type watchKey struct{}
 
+var errStatement = errors.New("sekalitest: the statement fails")
+
 // statement is called before a statement is sent. An error: it is not to be.
-func statement(ctx context.Context) error {
+// throws tells that a panic does no harm there.
+func statement(ctx context.Context, throws bool) error {
 	w, ok := ctx.Value(watchKey{}).(*watch)
-	if !ok {
+	if !ok || !w.now() {
 		return nil
+	}
+	err := errStatement
+	if w.kind == cancelling {
+		w.cancel()
+		// A context that a cancellation does not reach is not disturbed by it.
+		if err = ctx.Err(); err == nil {
+			return nil
+		}
 	}
 	w.mu.Lock()
-	w.n++
-	now := w.n == w.at
+	w.fired = true
 	w.mu.Unlock()
-	if !now {
-		return nil
+	if w.kind == throwing && throws {
+		panic("sekalitest: the handler panics at a statement")
 	}
-	w.cancel()
-	// A context that a cancellation does not reach is not disturbed by it.
-	if err := ctx.Err(); err != nil {
-		w.mu.Lock()
-		w.fired = true
-		w.mu.Unlock()
-		return err
-	}
-	return nil
+	return err
 }
 
-// cancelling returns the context for an attempt at some messages, if they are
-// to be cancelled at every statement: before the handler in the first attempt,
-// before its first statement in the second, and so on, and in the last one when
-// it has returned. end tells whether it was cancelled before.
-func (p *process[Tx]) cancelling(ctx context.Context, phase string, messages []int) (_ context.Context, end func() bool) {
-	if !p.cancels(messages) {
+// now counts a statement, and tells whether it is the one.
+func (w *watch) now() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n++
+	return w.n == w.at
+}
+
+// watching returns the context for an attempt at some messages, if something
+// is to befall them at every statement: at the first one in the first attempt,
+// and so on; a cancellation before the handler at first, and after it at last.
+// end tells whether it happened.
+func (p *process[Tx]) watching(ctx context.Context, phase string, messages []int) (_ context.Context, end func() bool) {
+	kind := p.watches(messages)
+	if kind == 0 {
 		return ctx, func() bool { return false }
 	}
 	attempt := fmt.Sprint(phase, messages)
 	ctx, cancel := context.WithCancel(ctx)
 	p.mu.Lock()
-	w := &watch{at: p.attempts[attempt], cancel: cancel}
+	w := &watch{kind: kind, at: p.attempts[attempt], cancel: cancel}
 	p.mu.Unlock()
-	if w.at == 0 {
+	switch {
+	case kind != cancelling:
+		w.at++
+	case w.at == 0:
 		w.fired = true
 		cancel()
 	}
@@ -68,14 +83,7 @@ func (p *process[Tx]) cancelling(ctx context.Context, phase string, messages []i
 		cancel()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		switch {
-		case !w.fired:
-			p.w.tell("%s of message %d: its context is cancelled after it", phase, messages[0]+1)
-		case w.at == 0:
-			p.w.tell("%s of message %d: its context is cancelled before it", phase, messages[0]+1)
-		default:
-			p.w.tell("%s of message %d: its context is cancelled before statement %d", phase, messages[0]+1, w.at)
-		}
+		p.w.tell("%s of message %d: %s", phase, messages[0]+1, w.said())
 		p.w.mu.Lock()
 		p.w.seen += w.n
 		p.w.mu.Unlock()
@@ -88,20 +96,40 @@ func (p *process[Tx]) cancelling(ctx context.Context, phase string, messages []i
 	}
 }
 
-func (p *process[Tx]) cancels(messages []int) bool {
+// said tells what was done. w.mu is held.
+func (w *watch) said() string {
+	switch {
+	case w.kind == cancelling && !w.fired:
+		return "its context is cancelled after it"
+	case !w.fired:
+		return "it has no more statements"
+	case w.at == 0:
+		return "its context is cancelled before it"
+	case w.kind == cancelling:
+		return fmt.Sprintf("its context is cancelled before statement %d", w.at)
+	case w.kind == throwing:
+		return fmt.Sprintf("it panics at statement %d", w.at)
+	}
+	return fmt.Sprintf("statement %d fails", w.at)
+}
+
+// watches tells what is to befall messages at their statements; 0: nothing.
+func (p *process[Tx]) watches(messages []int) kind {
 	for _, t := range p.troubles {
 		for _, m := range messages {
-			if t.kind == cancelling && (t.message < 0 || t.message == m) {
-				return true
+			if (t.message < 0 || t.message == m) && t.kind.atStatements() {
+				return t.kind
 			}
 		}
 	}
-	return false
+	return 0
 }
+
+func (k kind) atStatements() bool { return k == cancelling || k == erring || k == throwing }
 
 // OpenDB opens a pool on a connector, as sql.OpenDB does, and closes it at the
 // end of the test. Run sees the statements of handlers that go through it, so
-// that it can cancel their contexts before each of them. What db.Conn's Raw
+// that it can cancel their contexts, fail and panic at each of them. What db.Conn's Raw
 // gives is not the driver's own connection.
 func OpenDB(t testing.TB, c driver.Connector) *sql.DB {
 	t.Helper()
@@ -141,7 +169,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return nil, err
 	}
 	return real.ExecContext(ctx, query, args)
@@ -153,7 +181,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, false); err != nil {
 		return nil, err
 	}
 	return real.QueryContext(ctx, query, args)
@@ -161,7 +189,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 // PrepareContext implements driver.ConnPrepareContext.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, false); err != nil {
 		return nil, err
 	}
 	var real driver.Stmt
@@ -229,7 +257,7 @@ var (
 
 // ExecContext implements driver.StmtExecContext.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, true); err != nil {
 		return nil, err
 	}
 	if real, ok := s.Stmt.(driver.StmtExecContext); ok {
@@ -240,7 +268,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 
 // QueryContext implements driver.StmtQueryContext.
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	if err := statement(ctx); err != nil {
+	if err := statement(ctx, false); err != nil {
 		return nil, err
 	}
 	if real, ok := s.Stmt.(driver.StmtQueryContext); ok {

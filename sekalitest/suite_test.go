@@ -33,7 +33,7 @@ func TestEachDeliveryCatchesSomething(t *testing.T) {
 			catches[name] = true
 		}
 	}
-	for _, d := range named(3, true, true) {
+	for _, d := range named(3, 0, true, true) {
 		if !catches[d.name] {
 			t.Errorf("%q catches none of the broken consumers", d.name)
 		}
@@ -100,8 +100,8 @@ func TestASeedIsAHistory(t *testing.T) {
 			t.Errorf("seed %d has %d of 3 messages", seed, n)
 		}
 	}
-	if len(kinds) != 10 || !again || !redrive {
-		t.Errorf("200 histories have %d kinds of trouble, want 10; the broker begins again: %v; redrives: %v", len(kinds), again, redrive)
+	if len(kinds) != 11 || !again || !redrive {
+		t.Errorf("200 histories have %d kinds of trouble, want 11; the broker begins again: %v; redrives: %v", len(kinds), again, redrive)
 	}
 }
 

@@ -62,6 +62,7 @@ func (s *scope) close() {
 type world[Tx any] struct {
 	scope  *scope
 	c      Case[Tx]
+	good   int       // those of Messages that are not to be refused
 	base   time.Time // PublishedAt of messages counts from here
 	broker *membroker.Broker
 
@@ -95,6 +96,8 @@ func newWorld[Tx any](t testing.TB, base time.Time, make func(testing.TB) Case[T
 		}
 	}()
 	w.c = make(w.scope)
+	w.good = len(w.c.Messages)
+	w.c.Messages = slices.Concat(w.c.Messages, w.c.Refused)
 	w.broker = membroker.New(membroker.Options{Lanes: w.lanes()})
 	made = true
 	return w
@@ -147,7 +150,7 @@ func (w *world[Tx]) indexOf(m *broker.Message) int {
 	}
 	// A letter's time may be less exact.
 	return slices.IndexFunc(w.c.Messages, func(o broker.Message) bool {
-		return string(o.Body) == string(m.Body) && len(o.Headers) == len(m.Headers) &&
+		return string(o.Body) == string(m.Body) &&
 			!slices.ContainsFunc(o.Headers, func(h broker.Header) bool {
 				v, ok := m.Headers.Get(h.Name)
 				return !ok || string(v) != string(h.Value)
@@ -293,7 +296,7 @@ type state struct {
 	snapshot string
 	rows     int
 	acts     int
-	letters  []string // of messages that nobody poisoned
+	letters  []string // what is wrong with dead letters
 }
 
 func (w *world[Tx]) state(ctx context.Context) (s state, err error) {
@@ -307,12 +310,20 @@ func (w *world[Tx]) state(ctx context.Context) (s state, err error) {
 	if err != nil {
 		return s, fmt.Errorf("list dead letters: %w", err)
 	}
+	for i := w.good; i < len(w.c.Messages); i++ {
+		w.poisoned[i] = true
+	}
 	for _, l := range letters {
 		i := w.indexOf(&l.Message)
 		w.refused[i] = true
 		if !w.poisoned[i] {
 			first, _, _ := strings.Cut(l.Error, "\n")
 			s.letters = append(s.letters, fmt.Sprintf("message %d is a dead letter (%s): %s", i+1, l.Reason, first))
+		}
+	}
+	for i := w.good; i < len(w.c.Messages); i++ {
+		if w.copies[i] > 0 && !w.refused[i] {
+			s.letters = append(s.letters, fmt.Sprintf("message %d is to be refused (Case.Refused), and is no dead letter", i+1))
 		}
 	}
 	if w.c.Provider != nil {
