@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -106,35 +107,42 @@ func newSchema(t testing.TB, raw string, statements []string) *pgxpool.Config {
 		t.Fatalf("the URL of the PostgreSQL server for tests: %v", err) // pgx leaves passwords out
 	}
 	name := "sekalitest_" + strings.ToLower(rand.Text())
-	run := func(statement string) error {
-		ctx := context.Background()
-		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-		if err != nil {
-			return err
-		}
-		defer conn.Close(ctx)
-		_, err = conn.Exec(ctx, statement)
-		return err
+	config.ConnConfig.RuntimeParams["search_path"] = name
+	config.MaxConns = 16 // tests hold several at once
+	var tables strings.Builder
+	if err := migrate.Print(&tables, migrate.Postgres); err != nil {
+		t.Fatalf("make Sekali's tables: %v", err)
 	}
-	if err := run("CREATE SCHEMA " + name); err != nil {
-		t.Fatalf("make a schema for the test: %v", err)
-	}
+	run := func(statements ...string) error { return runOn(config.ConnConfig, statements) }
 	t.Cleanup(func() {
-		if err := run("DROP SCHEMA " + name + " CASCADE"); err != nil {
+		if err := run("DROP SCHEMA IF EXISTS " + name + " CASCADE"); err != nil {
 			t.Errorf("drop the schema of the test: %v", err)
 		}
 	})
-	config = config.Copy()
-	config.ConnConfig.RuntimeParams["search_path"] = name
-	config.MaxConns = 16 // tests hold several at once
+	// All at once: a test has dozens of schemas.
+	if err := run(slices.Concat([]string{"CREATE SCHEMA " + name, tables.String()}, statements)...); err != nil {
+		t.Fatalf("make a schema for the test: %v", err)
+	}
 	db := stdlib.OpenDB(*config.ConnConfig)
 	t.Cleanup(func() { _ = db.Close() })
-	if _, err := migrate.Up(context.Background(), db, migrate.Postgres); err != nil {
-		t.Fatalf("make Sekali's tables: %v", err)
-	}
-	execute(t, db, statements)
 	register(t, aged{db, migrate.Postgres})
 	return config
+}
+
+// runOn runs statements on a connection of their own.
+func runOn(config *pgx.ConnConfig, statements []string) error {
+	ctx := context.Background()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, s := range statements {
+		if _, err := conn.PgConn().Exec(ctx, s).ReadAll(); err != nil {
+			return fmt.Errorf("run %s: %w", firstLine(s), err)
+		}
+	}
+	return nil
 }
 
 func execute(t testing.TB, db *sql.DB, statements []string) {

@@ -105,14 +105,26 @@ func (p *process[Tx]) run(ctx context.Context, name string) error {
 	case err = <-p.w.stuck:
 	}
 	stop()
-	if e := <-ended; e != nil && err == nil {
-		err = fmt.Errorf("the Consumer's Run returned: %w", e)
+	if e := p.await(ended); e != nil && err == nil {
+		err = fmt.Errorf("the Consumer's Run ended: %w", e)
 	}
 	if p.isDead() {
 		return nil
 	}
 	p.w.tell("process %d stops", p.number)
 	return err
+}
+
+// await waits for the Consumer's end, but not for ever: a handler may hang.
+func (p *process[Tx]) await(ended <-chan error) error {
+	timer := time.NewTimer(2 * patience)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("not within %v after it was to stop: the handler does not return", 2*patience)
+	}
 }
 
 func orNothing(err error) error {

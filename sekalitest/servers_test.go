@@ -118,7 +118,7 @@ func TestBrokenConsumersOfPgxAreCaught(t *testing.T) {
 				_, _ = tx.Exec(ctx, `INSERT INTO moves VALUES ($1, $2)`, o.Order, o.Quantity)
 				return nil
 			}
-		}, []string{"cancelled at every statement"}},
+		}, []string{"cancelled at every statement", "error at every statement"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if caught := caughtBy(t, pgCase(c.handle)); !slices.Equal(caught, c.want) {

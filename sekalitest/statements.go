@@ -27,7 +27,8 @@ type watchKey struct{}
 var errStatement = errors.New("sekalitest: the statement fails")
 
 // statement is called before a statement is sent. An error: it is not to be.
-// throws tells that a panic does no harm there.
+// throws tells that it may panic: where database/sql would be left with a lock,
+// an error takes the panic's place.
 func statement(ctx context.Context, throws bool) error {
 	w, ok := ctx.Value(watchKey{}).(*watch)
 	if !ok || !w.now() {
@@ -257,7 +258,7 @@ var (
 
 // ExecContext implements driver.StmtExecContext.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	if err := statement(ctx, true); err != nil {
+	if err := statement(ctx, false); err != nil {
 		return nil, err
 	}
 	if real, ok := s.Stmt.(driver.StmtExecContext); ok {
