@@ -40,7 +40,7 @@ func mutantCase(newConsumer func(*sql.DB, broker.Source, string) sekali.Config[*
 
 // uncaught are the mutants that no delivery on SQLite catches, and why.
 var uncaught = map[string]string{
-	"11-own-rollback": "Sekali sees that its transaction is gone: the message becomes a dead letter without an effect, as it is to",
+	"11-own-rollback":   "Sekali sees that its transaction is gone: the message becomes a dead letter without an effect, as it is to",
 	"20-ddl-in-handler": "SQLite rolls DDL back like everything else; on MySQL it commits",
 }
 
