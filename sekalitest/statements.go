@@ -214,7 +214,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if opts != (driver.TxOptions{}) {
 		return nil, errors.New("the driver knows no isolation levels and no read-only transactions")
 	}
-	return c.Begin() //nolint:staticcheck // what a driver without ConnBeginTx has
+	return c.Begin()
 }
 
 // Ping implements driver.Pinger.
@@ -264,7 +264,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	if real, ok := s.Stmt.(driver.StmtExecContext); ok {
 		return real.ExecContext(ctx, args)
 	}
-	return s.Exec(values(args)) //nolint:staticcheck // what a driver without StmtExecContext has
+	return s.Exec(values(args))
 }
 
 // QueryContext implements driver.StmtQueryContext.
@@ -275,7 +275,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	if real, ok := s.Stmt.(driver.StmtQueryContext); ok {
 		return real.QueryContext(ctx, args)
 	}
-	return s.Query(values(args)) //nolint:staticcheck // what a driver without StmtQueryContext has
+	return s.Query(values(args))
 }
 
 // CheckNamedValue implements driver.NamedValueChecker.
@@ -283,7 +283,7 @@ func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 	if real, ok := s.Stmt.(driver.NamedValueChecker); ok {
 		return real.CheckNamedValue(v)
 	}
-	//lint:ignore SA1019 what old drivers have
+	//lint:ignore SA1019 it is what old drivers have
 	if real, ok := s.Stmt.(driver.ColumnConverter); ok {
 		converted, err := real.ColumnConverter(v.Ordinal - 1).ConvertValue(v.Value)
 		v.Value = converted
