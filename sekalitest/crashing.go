@@ -31,7 +31,7 @@ func (s *crashingStore[Tx]) Begin(ctx context.Context, c store.Claim) (tx Tx, st
 		return tx, nil, errCrashed
 	}
 	s.claims(c)
-	s.p.meet.Do(func() { s.p.together.meet(ctx) })
+	s.p.together.meet(ctx, c)
 	if tx, states, err = s.Store.Begin(ctx, c); err != nil {
 		return tx, states, err
 	}
@@ -265,50 +265,75 @@ func (p *process[Tx]) waited(err error) {
 
 // gathering is where processes meet that are to do something together.
 type gathering struct {
-	n int
+	n int // processes
 
-	mu      sync.Mutex
-	here    int
-	gone    int
-	all     chan struct{}       // closed when all are here, or gone
-	holders map[string][]func() // by key: those who wait for a rival with a fresh claim
+	mu       sync.Mutex
+	gone     int
+	arrivals map[string]*arrival // by key
+	holders  map[string][]func() // by key: those who wait for a rival with a fresh claim
+}
+
+// arrival is how many processes have come to their first claim of a key.
+type arrival struct {
+	n   int
+	all chan struct{} // closed when all have
 }
 
 func newGathering(n int) *gathering {
-	return &gathering{n: n, all: make(chan struct{}), holders: map[string][]func(){}}
+	return &gathering{n: n, arrivals: map[string]*arrival{}, holders: map[string][]func(){}}
 }
 
-// meet waits until each process has come to its first claim.
-func (g *gathering) meet(ctx context.Context) {
+// meetTime bounds how long a process waits for the others at a key: they may
+// have it in another batch.
+const meetTime = 250 * time.Millisecond
+
+// meet waits until each process has come to its first claim of the same keys.
+func (g *gathering) meet(ctx context.Context, c store.Claim) {
 	if g.n < 2 {
 		return
 	}
-	g.mu.Lock()
-	g.here++
-	g.open()
-	g.mu.Unlock()
-	select {
-	case <-g.all:
-	case <-ctx.Done():
+	timer := time.NewTimer(meetTime)
+	defer timer.Stop()
+	for _, all := range g.arrive(c) {
+		select {
+		case <-all:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
-// open opens the gate if nobody is missing. g.mu is held.
-func (g *gathering) open() {
-	if g.here+g.gone == g.n {
-		close(g.all)
+func (g *gathering) arrive(c store.Claim) (waits []chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range c.Keys {
+		a := g.arrivals[k.Raw]
+		if a == nil {
+			a = &arrival{all: make(chan struct{})}
+			g.arrivals[k.Raw] = a
+		}
+		a.n++
+		if a.n+g.gone == g.n {
+			close(a.all)
+		}
+		if a.n+g.gone <= g.n {
+			waits = append(waits, a.all)
+		}
 	}
+	return waits
 }
 
 // leave says that a process is over.
 func (g *gathering) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	select {
-	case <-g.all:
-	default:
-		g.gone++
-		g.open()
+	g.gone++
+	for _, a := range g.arrivals {
+		if a.n+g.gone == g.n {
+			close(a.all)
+		}
 	}
 }
 

@@ -25,8 +25,10 @@ var (
 const (
 	// soon is how long waits that a handler asks for take.
 	soon = 5 * time.Millisecond
-	// selfConflicts is how often a process that is alone may be in its own way.
-	selfConflicts = 2
+	// selfConflicts is how often in a row a process that is alone may be in its
+	// own way. With SQLite what happens beside a transaction (an effect's ledger,
+	// a dead letter) can be for a moment.
+	selfConflicts = 5
 )
 
 // process is what runs from a start to a stop or a crash.
@@ -36,7 +38,6 @@ type process[Tx any] struct {
 	life     life
 	troubles []trouble
 	together *gathering
-	meet     sync.Once
 	stop     context.CancelFunc
 	stopped  atomic.Bool // in the middle
 
@@ -292,8 +293,10 @@ func (o watcher[Tx]) Observe(e sekali.Event) {
 		}
 		p.w.tell("process %d gets message %d%s", p.number, n, again)
 	case sekali.Finished:
+		p.progressed()
 		p.w.tell("message %d (key %q): %s", n, e.Message.Key(), e.Outcome)
 	case sekali.AttemptFailed:
+		p.progressed()
 		p.w.tell("message %d (key %q): attempt %d failed: %v", n, e.Message.Key(), e.Attempt, e.Err)
 		p.waited(e.Err)
 	case sekali.Interrupted:
@@ -325,6 +328,12 @@ func (p *process[Tx]) conflicted(err error) {
 		" pool, instead of the transaction that it is handed? %w", err):
 	default:
 	}
+}
+
+func (p *process[Tx]) progressed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conflicts = 0
 }
 
 // crashingSource is a Source whose process can crash.
