@@ -51,18 +51,20 @@ var brokens = []broken{
 	}), []string{"crash after the claim", "crash after the handler"}, nil},
 	{"acknowledged when it is received", each(func(cfg *shop, _ *sql.DB) {
 		cfg.Source = hasty{cfg.Source}
-	}), []string{"crash after the claim", "crash after the handler"}, nil},
+	}), []string{"crash after the claim", "crash after the handler", "stop"}, nil},
 	{"the effect comes after the commit", each(func(cfg *shop, db *sql.DB) {
 		cfg.Handle = func(context.Context, *sql.Tx, *sekali.Message) error { return nil }
 		cfg.Observer = finisher(func(m *sekali.Message) {
 			o, _ := orderOf(m)
 			_ = moveStock(context.Background(), db, o)
 		})
-	}), []string{"crash after the commit", "cancelled at every statement"}, nil},
+	}), []string{"crash after the commit", "cancelled at every statement", "error at every statement", "panic at every statement"}, nil},
 	{"the effect comes with the ack", each(func(cfg *shop, db *sql.DB) {
 		source := &settling{Source: cfg.Source, db: db, fresh: map[string]bool{}}
 		cfg.Source = source
 		cfg.Handle = func(_ context.Context, _ *sql.Tx, m *sekali.Message) error {
+			source.mu.Lock()
+			defer source.mu.Unlock()
 			source.fresh[m.ID] = true
 			return nil
 		}
@@ -83,7 +85,7 @@ var brokens = []broken{
 			_ = handle(ctx, tx, m)
 			return nil
 		}
-	}), []string{"cancelled at every statement"}, nil},
+	}), []string{"cancelled at every statement", "error at every statement"}, nil},
 	{"a redriven message is taken for done", each(func(cfg *shop, _ *sql.DB) {
 		handle := cfg.Handle
 		cfg.Handle = func(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
@@ -99,7 +101,7 @@ var brokens = []broken{
 			starts++
 			cfg.Name = fmt.Sprint("stock-", starts)
 		}
-	}, []string{"at once, 2 consumers", "at once, 8 consumers", "crash after the commit", "crash before the ack", "redrive", "restart", "late"}, nil},
+	}, []string{"at once, 2 consumers", "at once, 8 consumers", "crash after the commit", "crash before the ack", "stop", "redrive", "restart", "late"}, nil},
 	{"no key is taken", each(func(cfg *shop, _ *sql.DB) {
 		cfg.Key = sekali.Header("event-id")
 	}), []string{"once"}, nil},
@@ -337,6 +339,7 @@ func (h hasty) Settle(context.Context, []broker.Settlement) error { return nil }
 type settling struct {
 	broker.Source
 	db    *sql.DB
+	mu    sync.Mutex
 	fresh map[string]bool
 }
 
@@ -346,6 +349,8 @@ func (s *settling) Settle(ctx context.Context, batch []broker.Settlement) error 
 	if err := s.Source.Settle(ctx, batch); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, x := range batch {
 		m := &sekali.Message{Message: x.Delivery.Message}
 		if o, err := orderOf(m); err == nil && s.fresh[m.ID] {

@@ -25,6 +25,8 @@ var (
 const (
 	// soon is how long waits that a handler asks for take.
 	soon = 5 * time.Millisecond
+	// restTime is how long what is acknowledged may still be in work.
+	restTime = 2 * time.Second
 	// selfConflicts is how often in a row a process that is alone may be in its
 	// own way. With SQLite what happens beside a transaction (an effect's ledger,
 	// a dead letter) can be for a moment.
@@ -35,6 +37,8 @@ const (
 type process[Tx any] struct {
 	w        *world[Tx]
 	number   int
+	name     string // of the broker's consumer
+	consumer *sekali.Consumer[Tx]
 	life     life
 	troubles []trouble
 	together *gathering
@@ -58,33 +62,27 @@ type handed struct {
 	letter    int64
 }
 
-func newProcess[Tx any](w *world[Tx], l life, g *gathering, troubles []trouble) *process[Tx] {
-	w.mu.Lock()
+func newProcess[Tx any](w *world[Tx], l life, name string, g *gathering, troubles []trouble) (_ *process[Tx], err error) {
 	w.processes++
-	n := w.processes
-	w.mu.Unlock()
-	return &process[Tx]{
-		w: w, number: n, life: l, troubles: troubles, together: g,
+	p := &process[Tx]{
+		w: w, number: w.processes, name: name, life: l, troubles: troubles, together: g,
 		fired: map[string]bool{}, died: make(chan struct{}), open: map[any][]int{}, attempts: map[string]int{},
 		inHand: map[handed]bool{}, idle: make(chan struct{}, 1),
 	}
+	p.consumer, err = sekali.NewConsumer(p.configure())
+	return p, err
 }
 
 // run lives from start to end. An error: the end did not come.
-func (p *process[Tx]) run(ctx context.Context, name string) error {
-	cfg := p.configure(name)
-	c, err := sekali.NewConsumer(cfg)
-	if err != nil {
-		return err
-	}
+func (p *process[Tx]) run(ctx context.Context) (err error) {
 	p.w.tell("process %d starts", p.number)
 	p.provoke()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	p.stop = func() { p.stopped.Store(true); stop() }
 	ended, empty := make(chan error, 1), make(chan error, 1)
-	go func() { ended <- c.Run(running) }()
-	go func() { empty <- p.through(running, name) }()
+	go func() { ended <- p.consumer.Run(running) }()
+	go func() { empty <- p.through(running) }()
 	defer func() { <-empty }()
 	defer stop()
 	select {
@@ -137,17 +135,11 @@ func orNothing(err error) error {
 
 // through waits until the broker's consumer has nothing more to do, nor have
 // redrives, and nothing is in hand: what was acknowledged too early is.
-func (p *process[Tx]) through(ctx context.Context, name string) error {
-	if err := p.w.broker.WaitEmpty(ctx, name); err != nil {
+func (p *process[Tx]) through(ctx context.Context) error {
+	if err := p.w.broker.WaitEmpty(ctx, p.name); err != nil {
 		return err
 	}
-	for p.busy() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("messages are acknowledged, and not finished: %w", ctx.Err())
-		case <-p.idle:
-		}
-	}
+	p.rest(ctx)
 	for p.life.redrive {
 		letters, err := p.w.letters(ctx)
 		if err != nil {
@@ -163,6 +155,22 @@ func (p *process[Tx]) through(ctx context.Context, name string) error {
 		}
 	}
 	return nil
+}
+
+// rest waits until nothing is in hand, but not for ever: a source of the user's
+// own may keep things to itself.
+func (p *process[Tx]) rest(ctx context.Context) {
+	timer := time.NewTimer(restTime)
+	defer timer.Stop()
+	for p.busy() {
+		select {
+		case <-p.idle:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (p *process[Tx]) busy() bool {
@@ -189,8 +197,8 @@ func (p *process[Tx]) hand(e *sekali.Event) {
 }
 
 // configure returns the user's Config, with the kit around all that can fail.
-func (p *process[Tx]) configure(name string) sekali.Config[Tx] {
-	source := &crashingSource[Tx]{p: p, Source: p.w.broker.NewSource(name)}
+func (p *process[Tx]) configure() sekali.Config[Tx] {
+	source := &crashingSource[Tx]{p: p, Source: p.w.broker.NewSource(p.name)}
 	cfg := p.w.c.Consumer(source)
 	if cfg.Source == nil {
 		cfg.Source = source
@@ -355,6 +363,7 @@ func (s *crashingSource[Tx]) Receive(ctx context.Context, most int) ([]*broker.D
 	}
 	got, err := s.Source.Receive(ctx, most)
 	for _, d := range got {
+		s.p.hand(&sekali.Event{Kind: sekali.Received, Message: &sekali.Message{Message: d.Message}})
 		if d.Attempt > 1 { // as RabbitMQ's quorum queues do
 			d.Message.Headers = d.Message.Headers.Set("x-delivery-count", fmt.Append(nil, d.Attempt-1))
 		}

@@ -5,19 +5,24 @@ package sekalitest
 import (
 	"context"
 	"database/sql"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	driver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
+	"github.com/sekali/sekali/internal/dbtest"
+	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
 	"github.com/sekali/sekali/store/sqlstore"
+	"github.com/sekali/sekali/store/sqlstore/mysql"
 	"github.com/sekali/sekali/store/sqlstore/postgres"
 )
 
@@ -157,6 +162,49 @@ func TestACorrectConsumerOnPostgresThroughDatabaseSQLPassesEveryDelivery(t *test
 			Snapshot: Rows(db, shopQueries...),
 		}
 	})
+}
+
+func TestADriverOfAnotherDatabaseIsSeenThroughOpenDB(t *testing.T) {
+	world := func(t testing.TB) Case[*sql.Tx] {
+		schema := dbtest.MySQL(t)
+		u, err := url.Parse(schema.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dsn, err := dburl.MySQLDSN(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		connector, err := driver.MySQLDriver{}.OpenConnector(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := OpenDB(t, connector)
+		execute(t, db, []string{
+			"CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity INTEGER NOT NULL)",
+			"INSERT INTO stock VALUES ('KOPI-250', 100), ('TEH-100', 100)",
+			"CREATE TABLE moves (order_id VARCHAR(20) NOT NULL, quantity INTEGER NOT NULL)",
+		})
+		return Case[*sql.Tx]{
+			Consumer: func(source broker.Source) shop {
+				cfg := newShop(db, source)
+				cfg.Store = sqlstore.New(db, mysql.Dialect)
+				return cfg
+			},
+			Messages: shopMessages[:2],
+			Snapshot: Rows(db, shopQueries...),
+			Want:     "KOPI-250 | 98\nTEH-100 | 97\n\n1 | 2\n2 | 3\n",
+		}
+	}
+	s := newSuite(t, world)
+	for _, d := range s.deliveries() {
+		switch d.name {
+		case "once", "at once, 2 consumers", "crash after the handler", "cancelled at every statement", "error at every statement", "panic at every statement":
+			if f := s.prove(t, d); f != nil {
+				t.Error(f.report(t.Name(), d))
+			}
+		}
+	}
 }
 
 func TestTimePassesOnPostgres(t *testing.T) {

@@ -51,30 +51,32 @@ func priced(breaks func(*shop)) func(testing.TB) Case[*sql.Tx] {
 
 // courier is a consumer with an effect outside the database.
 func courier(breaks func(cfg *shop, url string)) func(testing.TB) Case[*sql.Tx] {
-	return func(t testing.TB) Case[*sql.Tx] {
-		db, provider := SQLite(t, "CREATE TABLE labels (order_id TEXT, label TEXT)"), NewProvider(t)
-		keys := sqlstore.New(db, sqlite.Dialect)
-		ledger := effect.New(keys.Effects(), "courier", effect.Config{})
-		client := httpeffect.Client(httpeffect.Config{MaxAttempts: 1})
-		return Case[*sql.Tx]{
-			Consumer: func(broker.Source) shop {
-				cfg := shop{Name: "courier", Store: keys, Key: sekali.JSON("/order")}
-				cfg.Prepare = func(ctx context.Context, m *sekali.Message) (sekali.Commit[*sql.Tx], error) {
-					o, _ := orderOf(m)
-					label, err := effect.Do(ctx, ledger, m.Key(), "label", func(ctx context.Context, _ effect.Call) (string, error) {
-						return labelFrom(ctx, client, provider.URL, o)
-					}, effect.Repeat(time.Hour))
-					return saveLabel(o, label), err
-				}
-				if breaks != nil {
-					breaks(&cfg, provider.URL)
-				}
-				return cfg
-			},
-			Messages: shopMessages,
-			Snapshot: Rows(db, "SELECT order_id, label FROM labels ORDER BY order_id"),
-			Provider: provider,
-		}
+	return func(t testing.TB) Case[*sql.Tx] { return courierWith(t, effect.Repeat(time.Hour), breaks) }
+}
+
+func courierWith(t testing.TB, recovery effect.Option, breaks func(cfg *shop, url string)) Case[*sql.Tx] {
+	db, provider := SQLite(t, "CREATE TABLE labels (order_id TEXT, label TEXT)"), NewProvider(t)
+	keys := sqlstore.New(db, sqlite.Dialect)
+	ledger := effect.New(keys.Effects(), "courier", effect.Config{})
+	client := httpeffect.Client(httpeffect.Config{MaxAttempts: 1})
+	return Case[*sql.Tx]{
+		Consumer: func(broker.Source) shop {
+			cfg := shop{Name: "courier", Store: keys, Key: sekali.JSON("/order")}
+			cfg.Prepare = func(ctx context.Context, m *sekali.Message) (sekali.Commit[*sql.Tx], error) {
+				o, _ := orderOf(m)
+				label, err := effect.Do(ctx, ledger, m.Key(), "label", func(ctx context.Context, _ effect.Call) (string, error) {
+					return labelFrom(ctx, client, provider.URL, o)
+				}, recovery)
+				return saveLabel(o, label), err
+			}
+			if breaks != nil {
+				breaks(&cfg, provider.URL)
+			}
+			return cfg
+		},
+		Messages: shopMessages,
+		Snapshot: Rows(db, "SELECT order_id, label FROM labels ORDER BY order_id"),
+		Provider: provider,
 	}
 }
 
@@ -139,6 +141,11 @@ func unheard(cfg *shop, _ string) {
 func TestCorrectConsumersOfVersionsAndEffectsPassEveryDelivery(t *testing.T) {
 	t.Run("versions", func(t *testing.T) { Run(t, priced(nil)) })
 	t.Run("effects", func(t *testing.T) { Run(t, courier(nil)) })
+	t.Run("effects that are parked", func(t *testing.T) {
+		Run(t, func(t testing.TB) Case[*sql.Tx] {
+			return courierWith(t, effect.Park(), nil)
+		})
+	})
 }
 
 func TestBrokenConsumersOfVersionsAndEffectsAreCaught(t *testing.T) {
@@ -151,12 +158,12 @@ func TestBrokenConsumersOfVersionsAndEffectsAreCaught(t *testing.T) {
 		"the courier is called without a ledger": {
 			courier(direct(false)),
 			[]string{"at once, 2 consumers", "at once, 8 consumers", "handler error then success", "panic", "redrive", "crash after Prepare", "provider slow", mute},
-			[]string{"crash after the claim", "crash after the handler", "crash after the commit", "crash before the ack"},
+			[]string{"crash after the claim", "crash after the handler", "crash after the commit", "crash before the ack", "stop"},
 		},
 		"the courier is called once a process": {
 			courier(direct(true)),
 			[]string{"at once, 2 consumers", "at once, 8 consumers", "redrive", "crash after Prepare", "provider slow", mute},
-			[]string{"crash after the claim", "crash after the handler", "crash after the commit", "crash before the ack"},
+			[]string{"crash after the claim", "crash after the handler", "crash after the commit", "crash before the ack", "stop"},
 		},
 		"a refusal is taken for done": {courier(unheard), []string{"provider refuses"}, nil},
 	} {

@@ -72,11 +72,12 @@ type world[Tx any] struct {
 	copies    map[int]int
 	names     []string // of the broker's consumers
 	claimed   map[string]bool
-	committed []int // indexes, in order
-	poisoned  map[int]bool
+	committed []int        // indexes, in order
+	poisoned  map[int]bool // indexes that may be dead letters
 	refused   map[int]bool // indexes whose dead letter is unresolved
 	stuck     chan error
 	processes int
+	disturbed bool              // something was to go wrong
 	last      sekali.Config[Tx] // of the process that started last
 	seen      int               // statements of handlers
 }
@@ -162,6 +163,7 @@ func (w *world[Tx]) indexOf(m *broker.Message) int {
 // to an end.
 func (w *world[Tx]) play(ctx context.Context, h history) error {
 	for _, l := range h {
+		w.disturbed = w.disturbed || len(l.troubles) > 0
 		if err := w.live(ctx, l); err != nil {
 			return err
 		}
@@ -208,17 +210,23 @@ func (w *world[Tx]) run(ctx context.Context, l life, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	g := newGathering(len(names))
-	errs := make([]error, len(names))
-	var running sync.WaitGroup
+	errs, processes := make([]error, len(names)), make([]*process[Tx], len(names))
 	for i, name := range names {
 		var troubles []trouble
 		if i == 0 {
 			troubles = l.troubles
 		}
-		p := newProcess(w, l, g, troubles)
+		p, err := newProcess(w, l, name, g, troubles) // here, where the user's code may end the test
+		if err != nil {
+			return err
+		}
+		processes[i] = p
+	}
+	var running sync.WaitGroup
+	for i, p := range processes {
 		running.Go(func() {
 			defer g.leave()
-			errs[i] = p.run(ctx, name)
+			errs[i] = p.run(ctx)
 		})
 	}
 	running.Wait()
@@ -316,6 +324,9 @@ func (w *world[Tx]) state(ctx context.Context) (s state, err error) {
 	for _, l := range letters {
 		i := w.indexOf(&l.Message)
 		w.refused[i] = true
+		if l.Reason == deadletter.Parked && w.disturbed {
+			w.poisoned[i] = true // it waits for a person, as its user wants it to
+		}
 		if !w.poisoned[i] {
 			first, _, _ := strings.Cut(l.Error, "\n")
 			s.letters = append(s.letters, fmt.Sprintf("message %d is a dead letter (%s): %s", i+1, l.Reason, first))
