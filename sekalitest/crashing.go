@@ -32,10 +32,11 @@ func (s *crashingStore[Tx]) Begin(ctx context.Context, c store.Claim) (tx Tx, st
 	}
 	s.claims(c)
 	s.p.together.meet(ctx, c)
+	began := time.Now()
 	if tx, states, err = s.Store.Begin(ctx, c); err != nil {
 		return tx, states, err
 	}
-	s.p.together.claimed(ctx, c, states)
+	s.p.together.claimed(ctx, c, states, time.Since(began))
 	s.p.mu.Lock()
 	s.p.open[tx] = nil
 	s.p.mu.Unlock()
@@ -285,7 +286,7 @@ func newGathering(n int) *gathering {
 
 // meetTime bounds how long a process waits for the others at a key: they may
 // have it in another batch.
-const meetTime = time.Second
+const meetTime = 3 * time.Second
 
 // meet waits until each process has come to its first claim of the same keys.
 func (g *gathering) meet(ctx context.Context, c store.Claim) {
@@ -337,13 +338,18 @@ func (g *gathering) leave() {
 	}
 }
 
-// rivalTime is how long a fresh claim waits for a rival's. Where the database
-// refuses the second, which waits for the first, it passes in vain.
-const rivalTime = 20 * time.Millisecond
+// A fresh claim waits for a rival's as long as rivalTimes claims take, and so
+// long at least and at most. Where the database refuses the second, which waits
+// for the first, that passes in vain.
+const (
+	rivalTimes = 10
+	minRival   = 50 * time.Millisecond
+	maxRival   = 500 * time.Millisecond
+)
 
 // claimed gives rivals the time to make the same claim, if the store lets
-// them.
-func (g *gathering) claimed(ctx context.Context, c store.Claim, states []store.State) {
+// them. took is how long this one took.
+func (g *gathering) claimed(ctx context.Context, c store.Claim, states []store.State, took time.Duration) {
 	if g.n < 2 {
 		return
 	}
@@ -366,7 +372,7 @@ func (g *gathering) claimed(ctx context.Context, c store.Claim, states []store.S
 	if !wait {
 		return
 	}
-	timer := time.NewTimer(rivalTime)
+	timer := time.NewTimer(min(max(rivalTimes*took, minRival), maxRival))
 	defer timer.Stop()
 	select {
 	case <-met:

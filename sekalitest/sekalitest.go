@@ -20,10 +20,11 @@
 // again with less and less of its history, as long as it still fails, and the
 // shortest is printed.
 //
-// SQLite and Postgres make the database of a test; OpenDB lets Run cancel the
-// context of any statement of another one; NewProvider is somebody else's
-// service with whom effects happen; Elapse lets time pass; GoldenKeys pins how
-// message keys are formed. The package is for tests: it imports testing.
+// SQLite and Postgres make the database of a test; through OpenDB Run sees the
+// statements on another one; NewProvider is somebody else's service with whom
+// effects happen; Elapse lets time pass; GoldenKeys pins how message keys are
+// formed. The package is for tests: it imports testing. docs/testing.md says
+// more.
 package sekalitest
 
 import (
@@ -43,7 +44,7 @@ type Case[Tx any] struct {
 	// may run at once, so what it keeps in memory is lost with a restart, as in
 	// production.
 	//
-	// Run changes of the Config: pauses are short; what a handler asks to wait
+	// What Run changes in the Config: pauses are short; what a handler asks to wait
 	// for (sekali.RetryAfter) has passed at once; MaxAttempts is 5 at least,
 	// Workers 1 but where several processes run; statistics are not written.
 	Consumer func(source broker.Source) sekali.Config[Tx]
