@@ -286,7 +286,7 @@ func newGathering(n int) *gathering {
 
 // meetTime bounds how long a process waits for the others at a key: they may
 // have it in another batch.
-const meetTime = 3 * time.Second
+const meetTime = time.Second
 
 // meet waits until each process has come to its first claim of the same keys.
 func (g *gathering) meet(ctx context.Context, c store.Claim) {
