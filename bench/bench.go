@@ -81,6 +81,9 @@ type Config struct {
 	Cases    []Case
 	Rounds   int
 	Each     time.Duration // of each case in each round
+	// RoundTrip to a server is made so long, as if a network were between. Defaults
+	// to none.
+	RoundTrip time.Duration
 	// Progress is told what is done, of how much.
 	Progress func(done, of int)
 }
@@ -99,6 +102,18 @@ func Measure(ctx context.Context, cfg Config) (_ *Report, err error) {
 		defer done()
 		err = errors.Join(err, drop(tidying))
 	}()
+	if cfg.RoundTrip > 0 {
+		kind, err := dburl.KindOf(place)
+		if err != nil {
+			return nil, err
+		}
+		away, network, err := farAway(kind, place, cfg.RoundTrip)
+		if err != nil {
+			return nil, err
+		}
+		defer network.close()
+		place = away
+	}
 	db, err := dburl.Open(ctx, place, true)
 	if err != nil {
 		return nil, err
@@ -116,6 +131,9 @@ func Measure(ctx context.Context, cfg Config) (_ *Report, err error) {
 		return nil, err
 	}
 	report := &Report{Database: string(db.Kind), Settings: settings, Rounds: cfg.Rounds, Seconds: cfg.Each.Seconds()}
+	if cfg.RoundTrip > 0 {
+		settings["round_trip"] = cfg.RoundTrip.String()
+	}
 	rates, err := rounds(ctx, cfg, b)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 func (a *app) bench() *cobra.Command {
 	var quick, contention, file bool
 	var kept, rounds int
-	var each time.Duration
+	var each, roundTrip time.Duration
 	c := &cobra.Command{
 		Use: "bench", Args: cobra.NoArgs,
 		Short: "Measure Sekali against the pattern written by hand, on your database",
@@ -32,6 +32,7 @@ A database that may lose commits is refused: its figures compare nothing.`,
 	f.BoolVar(&contention, "contention", false, "batches that fight over 50 rows, each case 10 s long unless --each says otherwise")
 	f.BoolVar(&file, "run", false, "sekali run against Go code with Handle that does the same, in half a minute")
 	f.IntVar(&kept, "kept", 0, "measure with so many rows in processed_messages beforehand, and without")
+	f.DurationVar(&roundTrip, "round-trip", 0, "have the database so far away, as if a network were between; 0: as it is")
 	f.IntVar(&rounds, "rounds", 7, "how often each case is measured, in turns")
 	f.DurationVar(&each, "each", time.Second, "how long each case is measured in each round")
 	a.databaseFlag(c)
@@ -43,6 +44,8 @@ A database that may lose commits is refused: its figures compare nothing.`,
 			return usagef("--rounds %d: use 1 to 1000", rounds)
 		case each < 10*time.Millisecond || each > time.Hour:
 			return usagef("--each %v: use 10ms to 1h", each)
+		case roundTrip < 0 || roundTrip > time.Second:
+			return usagef("--round-trip %v: use 0 to 1s", roundTrip)
 		case kept < 0 || kept > 1_000_000_000:
 			return usagef("--kept %d: use 0 to 1000000000", kept)
 		case quick && kept > 0, quick && contention, contention && kept > 0, file && (quick || contention || kept > 0):
@@ -56,7 +59,7 @@ A database that may lose commits is refused: its figures compare nothing.`,
 		if err != nil {
 			return usageError{err}
 		}
-		cfg := bench.Config{Database: url, Cases: bench.Full(kind), Rounds: rounds, Each: each}
+		cfg := bench.Config{Database: url, Cases: bench.Full(kind), Rounds: rounds, Each: each, RoundTrip: roundTrip}
 		switch {
 		case quick:
 			cfg.Cases = bench.Quick(kind)

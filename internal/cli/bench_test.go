@@ -42,6 +42,26 @@ func TestABenchmarkComparesWithThePatternWrittenByHandAndLeavesNothing(t *testin
 	}
 }
 
+func TestRunIsMeasuredBesideHandle(t *testing.T) {
+	r := run(t, "bench", "--run", "--rounds", "1", "--each", "200ms", "--output", "json", "--database", "sqlite:"+filepath.Join(t.TempDir(), "x.db"))
+	var report bench.Report
+	if err := json.Unmarshal([]byte(r.stdout), &report); r.status != 0 || err != nil {
+		t.Fatalf("status %d, %v: %s%s", r.status, err, r.stdout, r.stderr)
+	}
+	found := 0
+	for _, x := range report.Runs {
+		switch {
+		case x.PerSecond <= 0 || x.RatioAlone <= 0 || x.Mode == bench.Handle && x.Batch == 1 && x.RatioAlone != 1:
+			t.Errorf("%+v", x)
+		case x.Mode == bench.FromFile && x.RatioHandle > 0:
+			found++
+		}
+	}
+	if found != 2 {
+		t.Errorf("sekali run was measured %d times, want 2: %+v", found, report.Runs)
+	}
+}
+
 func TestABenchmarkThatCannotBeDoneIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
@@ -52,6 +72,9 @@ func TestABenchmarkThatCannotBeDoneIsRefused(t *testing.T) {
 		{[]string{"--each", "1ms"}, 2, "--each 1ms"},
 		{[]string{"--kept", "-1"}, 2, "--kept -1"},
 		{[]string{"--quick", "--kept", "1000"}, 2, "keep one"},
+		{[]string{"--run", "--contention"}, 2, "keep one"},
+		{[]string{"--round-trip", "2s"}, 2, "--round-trip 2s"},
+		{[]string{"--run", "--round-trip", "1ms"}, 1, "host and a port"},
 		{[]string{"--contention"}, 2, "SQLite"},
 		{[]string{"--database", "oracle://u:geheim@host/x"}, 2, "its kind is unknown"},
 		{[]string{"--database", "postgres://u:geheim@127.0.0.1:1/x"}, 1, "does not answer"},

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/sekali/sekali/bench"
 	"github.com/sekali/sekali/internal/cli"
 	"github.com/sekali/sekali/internal/dbtest"
 	"github.com/sekali/sekali/internal/kafkatest"
@@ -53,6 +55,23 @@ func TestTheDemoIsExactOnServers(t *testing.T) {
 				t.Errorf("%d demo schemas before, %d after (%v)", before, after, err)
 			}
 		})
+	}
+}
+
+func TestADatabaseCanBeMeasuredAsIfItWereFarAway(t *testing.T) {
+	r := run(t, "bench", "--run", "--rounds", "1", "--each", "300ms", "--round-trip", "4ms", "--output", "json", "--database", dbtest.Postgres(t, dbtest.Empty()).URL)
+	var report bench.Report
+	if err := json.Unmarshal([]byte(r.stdout), &report); r.status != 0 || err != nil {
+		t.Fatalf("status %d, %v: %s%s", r.status, err, r.stdout, r.stderr)
+	}
+	for _, x := range report.Runs {
+		// A transaction alone takes three round trips at least.
+		if x.Mode == bench.Handle && x.Batch == 1 && x.Workers == 1 && (x.PerSecond <= 0 || x.PerSecond > 1000/12) {
+			t.Errorf("%.0f messages a second over round trips of 4 ms", x.PerSecond)
+		}
+	}
+	if report.Settings["round_trip"] != "4ms" || strings.Contains(r.stdout, "sekali:sekali") {
+		t.Errorf("%v", report.Settings)
 	}
 }
 
