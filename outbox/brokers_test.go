@@ -199,6 +199,9 @@ func TestTheOutboxOnEveryDatabaseWithEveryBroker(t *testing.T) {
 	}
 }
 
+// oneWriter tells that the database lets one transaction write at a time.
+func (s *shop) oneWriter() bool { return s.dialect == "sqlite" }
+
 // lateCommit: on SQLite, with one writer at a time, the second has to wait, and
 // ids follow commits.
 func lateCommit(t *testing.T, s *shop, b *bus) {

@@ -36,14 +36,14 @@ type shop struct {
 	box   *outbox.Box[*sql.Tx]
 	topic string
 
-	dialect sqlstore.Dialect
+	dialect string // as dbtest calls it
 }
 
 func newShop(t *testing.T, d *dbtest.DB, opts ...outbox.Option) *shop {
 	t.Helper()
 	dialect := map[string]sqlstore.Dialect{"postgres": postgres.Dialect, "mysql": mysql.Dialect, "sqlite": sqlite.Dialect}[string(d.Dialect)]
 	s := sqlstore.New(d.SQL, dialect)
-	return &shop{t, t.Context(), d.SQL, s, outbox.New(s, opts...), "orders", dialect}
+	return &shop{t, t.Context(), d.SQL, s, outbox.New(s, opts...), "orders", string(d.Dialect)}
 }
 
 // add adds events in a transaction of their own: "key/name", or "name" without
@@ -84,9 +84,6 @@ func (s *shop) row(id string) outbox.Row {
 	}
 	return rows[0]
 }
-
-// oneWriter tells that the database lets one transaction write at a time.
-func (s *shop) oneWriter() bool { return s.dialect == sqlite.Dialect }
 
 func (s *shop) desk() outbox.Desk { return s.store.Outbox().(outbox.Desk) }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/broker/kafkabroker"
 	"github.com/sekali/sekali/broker/natsbroker"
+	"github.com/sekali/sekali/internal/brokerurl"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/outbox"
 	"github.com/sekali/sekali/store"
@@ -147,6 +148,32 @@ func (t task) source() (broker.Source, error) {
 		return dialRemote(u.Path)
 	}
 	return nil, fmt.Errorf("no broker for %s", t.Broker)
+}
+
+// relay publishes the outbox of the database until ctx ends.
+func relay(ctx context.Context, t task) error {
+	db, err := dburl.Open(ctx, t.Database, false)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	publisher, err := brokerurl.OpenPublisher(t.Broker)
+	if err != nil {
+		return err
+	}
+	tell := &teller{}
+	r, err := outbox.New(sqlstore.New(db.SQL, db.Dialect())).NewRelay(outbox.RelayConfig{
+		Publisher: publisher, Lease: 2 * time.Second, PollEvery: 20 * time.Millisecond, Observer: func(e outbox.Event) {
+			if e.Err != nil {
+				tell.say("trouble %v: %v", e.Kind, e.Err)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	tell.say("started")
+	return r.Run(ctx)
 }
 
 // teller writes lines that a kill cannot tear.

@@ -1,3 +1,5 @@
+//go:build !fast
+
 package proctest
 
 import (
@@ -11,37 +13,10 @@ import (
 	"time"
 
 	"github.com/sekali/sekali/broker"
-	"github.com/sekali/sekali/internal/brokerurl"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/outbox"
 	"github.com/sekali/sekali/store/sqlstore"
 )
-
-// relay publishes the outbox of the database until ctx ends.
-func relay(ctx context.Context, t task) error {
-	db, err := dburl.Open(ctx, t.Database, false)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	publisher, err := brokerurl.OpenPublisher(t.Broker)
-	if err != nil {
-		return err
-	}
-	tell := &teller{}
-	r, err := outbox.New(sqlstore.New(db.SQL, db.Dialect())).NewRelay(outbox.RelayConfig{
-		Publisher: publisher, Lease: 2 * time.Second, PollEvery: 20 * time.Millisecond, Observer: func(e outbox.Event) {
-			if e.Err != nil {
-				tell.say("trouble %v: %v", e.Kind, e.Err)
-			}
-		},
-	})
-	if err != nil {
-		return err
-	}
-	tell.say("started")
-	return r.Run(ctx)
-}
 
 // relayKeys and relayEvents: so many ordering keys with so many events each.
 // The lanes of each relay that is killed stand still until its lease is over.
