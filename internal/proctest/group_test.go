@@ -111,3 +111,20 @@ func TestEventsOfAnEntityTakeEffectInOrder(t *testing.T) {
 	s.exact(len(all))
 	s.inOrder()
 }
+
+// inOrder fails the test unless the effects of each entity came in order.
+func (s *shop) inOrder() {
+	s.t.Helper()
+	const disorder = `SELECT entity, seq, prior FROM
+		(SELECT entity, seq, lag(seq) OVER (PARTITION BY entity ORDER BY n) AS prior FROM effects) AS x
+		WHERE prior IS NOT NULL AND seq <> prior + 1`
+	wrong := s.texts(`SELECT ` + s.words("entity", "prior", "seq") + ` FROM (` + disorder + `) AS y LIMIT 5`)
+	if len(wrong) == 0 {
+		return
+	}
+	s.t.Errorf("%d effects out of order, such as (entity, one, the next) %q", s.number(`SELECT COUNT(*) FROM (`+disorder+`) AS y`), wrong)
+	for _, line := range s.texts(`SELECT ` + s.words("entity", "seq", "lane", "n", "at") + ` FROM effects
+		WHERE entity = (SELECT min(entity) FROM (` + disorder + `) AS y) ORDER BY n LIMIT 10`) {
+		s.t.Logf("entity, seq, lane, n, at: %s", line)
+	}
+}
