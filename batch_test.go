@@ -43,6 +43,11 @@ func batch(t *testing.T, h sekali.Handler[*memstore.Tx], ids []string, options .
 	began()
 	r.source.push(ids...)
 	r.events.wait(t, 1+len(ids), kind(sekali.Received))
+	// The event comes before the message is where workers find it. When the
+	// next ones are asked for, it is there; if too many wait, none are.
+	for end := time.Now().Add(time.Second); r.source.asked.Load() <= r.source.answered.Load() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	open()
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,8 @@ func TestMain(m *testing.M) {
 // script is a source that hands over what a test pushes, and remembers what it
 // is told.
 type script struct {
+	asked, answered atomic.Int32 // calls of Receive, and those that returned something
+
 	mu      sync.Mutex
 	pushed  chan *broker.Delivery
 	settled []broker.Settlement
@@ -57,8 +60,10 @@ func (s *script) Receive(ctx context.Context, max int) ([]*broker.Delivery, erro
 			return nil, err
 		}
 	}
+	s.asked.Add(1)
 	select {
 	case first := <-s.pushed:
+		s.answered.Add(1)
 		got := []*broker.Delivery{first}
 		for len(got) < max {
 			select {
