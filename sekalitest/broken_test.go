@@ -42,7 +42,7 @@ var brokens = []broken{
 	}), []string{"at once, 2 consumers", "at once, 8 consumers", "crash after the commit", "crash before the ack", "restart", "late"}, nil},
 	{"only the last key is remembered", each(func(cfg *shop, db *sql.DB) {
 		cfg.Store = forgetting{cfg.Store, db}
-	}), []string{"twice in a row", "crash after the commit", "crash before the ack", "restart", "late"}, []string{"at once, 2 consumers", "at once, 8 consumers"}},
+	}), []string{"twice in a row", "crash before the ack", "restart", "late"}, []string{"at once, 2 consumers", "at once, 8 consumers", "crash after the commit"}},
 	{"check, then insert", each(func(cfg *shop, _ *sql.DB) {
 		cfg.Store = checking{cfg.Store}
 	}), []string{"at once, 2 consumers"}, []string{"at once, 8 consumers"}},
