@@ -87,11 +87,13 @@ func (s *shop) row(id string) outbox.Row {
 
 func (s *shop) desk() outbox.Desk { return s.store.Outbox().(outbox.Desk) }
 
-// relay runs a Relay until the test ends, or stop is called.
+// relay runs a Relay until the test ends, or stop is called. Its Lease outlasts
+// what a busy machine stands still: after one that ran out, events come twice,
+// and rightly.
 func (s *shop) relay(cfg outbox.RelayConfig) (stop func()) {
 	s.t.Helper()
 	if cfg.Lease == 0 {
-		cfg.Lease = time.Second
+		cfg.Lease = 20 * time.Second
 	}
 	r, err := s.box.NewRelay(cfg)
 	if err != nil {
