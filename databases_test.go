@@ -37,6 +37,7 @@ type stack[Tx any] struct {
 	store store.Store[Tx]
 	exec  func(ctx context.Context, tx Tx, statement string) error
 	nats  string // URL
+	batch int    // how many messages in a transaction at most; 0: the default
 }
 
 func execSQL(ctx context.Context, tx *sql.Tx, statement string) error {
@@ -46,7 +47,7 @@ func execSQL(ctx context.Context, tx *sql.Tx, statement string) error {
 
 func TestSQLite(t *testing.T) {
 	db := dbtest.SQLite(t)
-	whole(t, stack[*sql.Tx]{"sqlite", db, sqlstore.New(db.SQL, sqlite.Dialect), execSQL, natstest.Start(t)})
+	whole(t, stack[*sql.Tx]{kind: "sqlite", db: db, store: sqlstore.New(db.SQL, sqlite.Dialect), exec: execSQL, nats: natstest.Start(t)})
 }
 
 // whole is all that must hold on every database.
@@ -59,14 +60,23 @@ func whole[Tx any](t *testing.T, s stack[Tx]) {
 			t.Fatal(err)
 		}
 	}
-	t.Run("the same message twice has its effect once", s.twice)
-	t.Run("two consumers with the same message at once have one effect", s.atOnce)
-	t.Run("what was done is read back by another process, with causes and ages", s.counted)
-	t.Run("a handler that fails leaves no row and the next delivery works", s.fails)
-	t.Run("a poison message is a dead letter in the consumer's database", s.poison)
+	t.Run("the same message twice has its effect once", s.inBatches(stack[Tx].twice))
+	t.Run("two consumers with the same message at once have one effect", s.inBatches(stack[Tx].atOnce))
+	t.Run("what was done is read back by another process, with causes and ages", s.inBatches(stack[Tx].counted))
+	t.Run("a handler that fails leaves no row and the next delivery works", s.inBatches(stack[Tx].fails))
+	t.Run("a poison message is a dead letter in the consumer's database", s.inBatches(stack[Tx].poison))
 	t.Run("a context cancelled at any moment leaves no half effect", s.cancelled)
-	t.Run("a topic that is replayed after its keys were pruned has no effect twice", s.replayed)
+	t.Run("a topic that is replayed after its keys were pruned has no effect twice", s.inBatches(stack[Tx].replayed))
 	t.Run("two processes that race for a thousand keys have a thousand effects", s.race)
+}
+
+// inBatches runs a test of a Consumer in batches of several sizes.
+func (s stack[Tx]) inBatches(run func(stack[Tx], *testing.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		for _, s.batch = range []int{1, 7, 100} {
+			t.Run(fmt.Sprintf("batches of %d", s.batch), func(t *testing.T) { run(s, t) })
+		}
+	}
 }
 
 func (s stack[Tx]) restock(t *testing.T) {
@@ -169,7 +179,7 @@ func (s stack[Tx]) consume(t *testing.T, o orders, h sekali.Handler[Tx], options
 	}
 	r := running{events: newEvents()}
 	cfg := sekali.Config[Tx]{
-		Name: "stock-service", Source: source, Store: s.store, Key: sekali.Header("idempotency-key"), Handle: h,
+		Name: "stock-service", Source: source, Store: s.store, Key: sekali.Header("idempotency-key"), Handle: h, Batch: sekali.Batch{Size: s.batch},
 		Backoff: sekali.Backoff{Initial: time.Millisecond, Max: 5 * time.Millisecond}, Observer: r.events,
 	}
 	for _, option := range options {

@@ -30,17 +30,17 @@ func execPgx(ctx context.Context, tx pgx.Tx, statement string) error {
 
 func TestPostgreSQLWithPgx(t *testing.T) {
 	db := dbtest.Postgres(t)
-	whole(t, stack[pgx.Tx]{"pgx", db, pgxstore.New(db.Pool(nil)), execPgx, natstest.RealURL(t)})
+	whole(t, stack[pgx.Tx]{kind: "pgx", db: db, store: pgxstore.New(db.Pool(nil)), exec: execPgx, nats: natstest.RealURL(t)})
 }
 
 func TestPostgreSQLWithDatabaseSQL(t *testing.T) {
 	db := dbtest.Postgres(t)
-	whole(t, stack[*sql.Tx]{"postgres", db, sqlstore.New(db.SQL, postgres.Dialect), execSQL, natstest.RealURL(t)})
+	whole(t, stack[*sql.Tx]{kind: "postgres", db: db, store: sqlstore.New(db.SQL, postgres.Dialect), exec: execSQL, nats: natstest.RealURL(t)})
 }
 
 func TestMariaDB(t *testing.T) {
 	db := dbtest.MySQL(t)
-	whole(t, stack[*sql.Tx]{"mysql", db, sqlstore.New(db.SQL, mysql.Dialect), execSQL, natstest.RealURL(t)})
+	whole(t, stack[*sql.Tx]{kind: "mysql", db: db, store: sqlstore.New(db.SQL, mysql.Dialect), exec: execSQL, nats: natstest.RealURL(t)})
 }
 
 func serverRacer(kind, url string) error {

@@ -23,6 +23,7 @@ import (
 // shop is a Consumer's surroundings.
 type shop struct {
 	*bench
+	batch sekali.Batch
 	store *memstore.Store
 	mu    sync.Mutex
 	calls []string      // of the handler, by the body
@@ -30,8 +31,8 @@ type shop struct {
 	seen  map[sekali.EventKind]int
 }
 
-func newShop(t *testing.T, h Harness, o Options) *shop {
-	return &shop{bench: open(t, h, o), store: memstore.New(), more: make(chan struct{}), seen: map[sekali.EventKind]int{}}
+func newShop(t *testing.T, h Harness, batch sekali.Batch, o Options) *shop {
+	return &shop{bench: open(t, h, o), batch: batch, store: memstore.New(), more: make(chan struct{}), seen: map[sekali.EventKind]int{}}
 }
 
 // Observe makes it the Consumer's observer.
@@ -79,7 +80,7 @@ func (s *shop) until(so func() bool) {
 func (s *shop) run(source broker.Source, edit func(*sekali.Config[*memstore.Tx])) (stop func()) {
 	s.t.Helper()
 	cfg := sekali.Config[*memstore.Tx]{
-		Name: "stock-service", Source: source, Store: s.store, Observer: s,
+		Name: "stock-service", Source: source, Store: s.store, Observer: s, Batch: s.batch,
 		Key:     func(m *sekali.Message) (string, error) { return string(m.Body), nil },
 		Backoff: sekali.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond},
 		Handle:  s.sell,
@@ -135,8 +136,8 @@ func (w watched) Settle(ctx context.Context, x []broker.Settlement) error {
 	return w.Source.Settle(ctx, x)
 }
 
-func ackAfterCommit(t *testing.T, h Harness) {
-	s := newShop(t, h, Options{})
+func ackAfterCommit(t *testing.T, h Harness, batch sekali.Batch) {
+	s := newShop(t, h, batch, Options{})
 	stop := s.run(watched{s.Source(t), func(x []broker.Settlement) {
 		for _, one := range x {
 			if n := s.store.Counter(string(one.Delivery.Message.Body)); one.Action == broker.Ack && n != 1 {
@@ -151,8 +152,8 @@ func ackAfterCommit(t *testing.T, h Harness) {
 	s.drained()
 }
 
-func letterBeforeAck(t *testing.T, h Harness) {
-	s := newShop(t, h, Options{})
+func letterBeforeAck(t *testing.T, h Harness, batch sekali.Batch) {
+	s := newShop(t, h, batch, Options{})
 	sink := &reluctant{Sink: s.store.DeadLetters(), refusals: 3}
 	stop := s.run(watched{s.Source(t), func(x []broker.Settlement) {
 		for _, one := range x {
@@ -206,8 +207,8 @@ func (r *reluctant) wrote() bool {
 	return r.written
 }
 
-func drainOnStop(t *testing.T, h Harness) {
-	s := newShop(t, h, Options{})
+func drainOnStop(t *testing.T, h Harness, batch sekali.Batch) {
+	s := newShop(t, h, batch, Options{})
 	inWork, release := make(chan struct{}), make(chan struct{})
 	all := s.publish(40)
 	stop := s.run(s.Source(t), func(c *sekali.Config[*memstore.Tx]) {
@@ -248,9 +249,9 @@ func drainOnStop(t *testing.T, h Harness) {
 	}
 }
 
-func reconnects(t *testing.T, h Harness) {
+func reconnects(t *testing.T, h Harness, batch sekali.Batch) {
 	// What was on its way when the connection broke comes again after AckWait.
-	s := newShop(t, h, Options{AckWait: 2 * time.Second})
+	s := newShop(t, h, batch, Options{AckWait: 2 * time.Second})
 	if s.Cut == nil {
 		return
 	}
@@ -265,8 +266,8 @@ func reconnects(t *testing.T, h Harness) {
 	s.exact(all)
 }
 
-func bodiesArrive(t *testing.T, h Harness) {
-	s := newShop(t, h, Options{})
+func bodiesArrive(t *testing.T, h Harness, batch sekali.Batch) {
+	s := newShop(t, h, batch, Options{})
 	want := [][]byte{nil, {}, []byte("\x00\xff\xfe"), []byte("{}"), bytes.Repeat([]byte("x"), 100_000)}
 	var mu sync.Mutex
 	got := map[string][]byte{}
@@ -294,8 +295,8 @@ func bodiesArrive(t *testing.T, h Harness) {
 	}
 }
 
-func orderInALane(t *testing.T, h Harness) {
-	s := newShop(t, h, Options{Lanes: true})
+func orderInALane(t *testing.T, h Harness, batch sekali.Batch) {
+	s := newShop(t, h, batch, Options{Lanes: true})
 	var calls atomic.Int32
 	s.run(s.Source(t), func(c *sekali.Config[*memstore.Tx]) {
 		c.Workers = 8
@@ -321,7 +322,7 @@ func orderInALane(t *testing.T, h Harness) {
 // killed: what a source had in hand whose process died comes again, with a
 // hint if the broker has one. What was acknowledged does not.
 func killed(t *testing.T, h Harness) {
-	s := newShop(t, h, Options{AckWait: 1500 * time.Millisecond})
+	s := newShop(t, h, sekali.Batch{}, Options{AckWait: 1500 * time.Millisecond})
 	if s.Kill == nil {
 		return
 	}

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/sekali/sekali"
 	"github.com/sekali/sekali/broker"
 )
 
@@ -45,17 +47,30 @@ func Run(t *testing.T, h Harness) {
 		{"a lane stands in one source's hand at a time", f.Lanes, lanePinned},
 		{"a cut connection settles nothing and Receive goes on", true, cut},
 		{"what a dead process had in hand comes again", true, killed},
-		{"a Consumer acknowledges after the commit", true, ackAfterCommit},
-		{"a Consumer writes a dead letter before it acknowledges", true, letterBeforeAck},
-		{"a Consumer that stops finishes what is in work and gives the rest back", true, drainOnStop},
-		{"a Consumer goes on after its connection was cut", true, reconnects},
-		{"null, empty and binary bodies come to the handler as they are", true, bodiesArrive},
-		{"a Consumer keeps the order of a lane", f.Lanes, orderInALane},
+		{"a Consumer acknowledges after the commit", true, inBatches(ackAfterCommit)},
+		{"a Consumer writes a dead letter before it acknowledges", true, inBatches(letterBeforeAck)},
+		{"a Consumer that stops finishes what is in work and gives the rest back", true, inBatches(drainOnStop)},
+		{"a Consumer goes on after its connection was cut", true, inBatches(reconnects)},
+		{"null, empty and binary bodies come to the handler as they are", true, inBatches(bodiesArrive)},
+		{"a Consumer keeps the order of a lane", f.Lanes, inBatches(orderInALane)},
 	} {
 		if test.when {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
 				test.run(t, h)
+			})
+		}
+	}
+}
+
+// inBatches runs a test of a Consumer one message at a time, in batches that
+// messages seldom fill, and in those of the default size.
+func inBatches(run func(*testing.T, Harness, sekali.Batch)) func(*testing.T, Harness) {
+	return func(t *testing.T, h Harness) {
+		for _, size := range []int{1, 7, 100} {
+			t.Run(fmt.Sprintf("batches of %d", size), func(t *testing.T) {
+				t.Parallel()
+				run(t, h, sekali.Batch{Size: size})
 			})
 		}
 	}

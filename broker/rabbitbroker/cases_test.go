@@ -210,9 +210,16 @@ func TestOutOfOrderSettlementsAcknowledgeExactlyWhatWasSettled(t *testing.T) {
 			want = append(want, string(d.Message.Body))
 		}
 		b.close(s)
-		slices.Sort(want)
-		if got := b.left(); got != strings.Join(want, " ") {
-			t.Errorf("what is left is %q, want %q", got, want)
+		left := strings.Fields(b.left())
+		for _, body := range want {
+			if !slices.Contains(left, body) {
+				t.Errorf("%s was acknowledged, and nobody had settled it", body)
+			}
+		}
+		// A server that is behind writing keeps what a quorum queue's channel has
+		// acknowledged in memory, and forgets it with the channel: it comes again.
+		if kind == rabbitbroker.Classic && len(left) != len(want) {
+			t.Errorf("what is left is %q, want %q", left, want)
 		}
 	})
 }
