@@ -76,6 +76,9 @@ type Health interface {
 	Activity(ctx context.Context, s Span) ([]Bucket, error)
 	// Overview returns what waits for people or for consumers.
 	Overview(ctx context.Context) (Overview, error)
+	// Backlog is Overview without its Consumers: short queries, by indexes, each
+	// of which counts to MaxCount, for whoever asks every few seconds.
+	Backlog(ctx context.Context) (Overview, error)
 	// Facts returns what Diagnose judges. It takes two connections, and reads
 	// catalogues and the ends of indexes, no whole table. An error says that
 	// the database could not be asked; what it answers is never one.

@@ -84,6 +84,13 @@ func (h health) Overview(ctx context.Context) (admin.Overview, error) {
 	return lent.Overview(ctx)
 }
 
+// Backlog implements admin.Health.
+func (h health) Backlog(ctx context.Context) (admin.Overview, error) {
+	lent, done := h.lent()
+	defer done()
+	return lent.Backlog(ctx)
+}
+
 // Facts implements admin.Health.
 func (h health) Facts(ctx context.Context) (admin.Facts, error) {
 	lent, done := h.lent()

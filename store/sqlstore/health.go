@@ -51,6 +51,16 @@ func (h health) Activity(ctx context.Context, s admin.Span) ([]admin.Bucket, err
 
 // Overview implements admin.Health.
 func (h health) Overview(ctx context.Context) (admin.Overview, error) {
+	o, err := h.Backlog(ctx)
+	if err != nil {
+		return o, err
+	}
+	err = h.read(ctx, &o, h.s.tables.ProcessedMessages, h.names)
+	return o, err
+}
+
+// Backlog implements admin.Health.
+func (h health) Backlog(ctx context.Context) (admin.Overview, error) {
 	o := admin.Overview{DeadLetters: map[deadletter.Status]admin.Waiting{}, Effects: map[effect.State]admin.Waiting{}}
 	for _, part := range []struct {
 		table string
@@ -59,17 +69,26 @@ func (h health) Overview(ctx context.Context) (admin.Overview, error) {
 		{h.s.tables.DeadLetters, h.waitingLetters},
 		{h.s.tables.ExternalEffects, h.waitingEffects},
 		{h.s.tables.OutboxMessages, h.waitingEvents},
-		{h.s.tables.ProcessedMessages, h.names},
 	} {
-		if err := part.read(ctx, &o); err != nil {
-			unfit, is := h.unfit(err, part.table)
-			if !is {
-				return o, err
-			}
-			o.Missing = append(o.Missing, unfit.Table)
+		if err := h.read(ctx, &o, part.table, part.read); err != nil {
+			return o, err
 		}
 	}
 	return o, nil
+}
+
+// read reads a part of an Overview; a table that is not there is noted.
+func (h health) read(ctx context.Context, o *admin.Overview, table string, part func(context.Context, *admin.Overview) error) error {
+	err := part(ctx, o)
+	if err == nil {
+		return nil
+	}
+	unfit, is := h.unfit(err, table)
+	if !is {
+		return err
+	}
+	o.Missing = append(o.Missing, unfit.Table)
+	return nil
 }
 
 // unfit tells whether an error says that a table is not as it must be. SQLite
