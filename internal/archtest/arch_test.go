@@ -42,6 +42,8 @@ const (
 	goose    = "github.com/pressly/goose/v3/..."
 	analysis = "golang.org/x/tools/go/..."
 	cel      = "cel.dev/cel-go/..."
+	otel     = "go.opentelemetry.io/otel/..."
+	prom     = "github.com/prometheus/client_golang/prometheus/..."
 )
 
 // house is every package there is. One that is not here fails the test: first
@@ -56,6 +58,7 @@ var house = map[string]room{
 	"outbox":            {[]string{"store", "broker", uuid}, "it knows the table through a store and the way out through a broker"},
 	"admin":             {[]string{"store", "deadletter", "effect", "outbox"}, "what people see of the tables; stores implement it, so it knows none"},
 	"retention":         {[]string{"store", "broker"}, "a pruner drives what a store offers, so it knows none; it asks brokers how long they keep messages"},
+	"otelsekali":        {[]string{"", "store", "broker", "deadletter", "outbox", "retention", "admin", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/semconv/...", "go.opentelemetry.io/otel/trace/..."}, "an observer: it knows what is told and OpenTelemetry's API, and neither an SDK nor an exporter"},
 	"migrate":           {[]string{"store", goose}, "users run it with a driver of their own; it knows the names of tables, and no store"},
 
 	"store/pgxstore":                  {[]string{"store", "admin", "deadletter", "effect", "outbox", "store/internal/pgsql", "store/sqlstore", "store/sqlstore/postgres", pgx}, "stores never import sekali, and one store one client library"},
@@ -81,7 +84,7 @@ var house = map[string]room{
 	"internal/cli":         {[]string{"bench", "store", "broker", "effect", "outbox", "store/pgxstore", "internal/brokerurl", "store/sqlstore", "deadletter", "migrate", "internal/dburl", "internal/demo", "github.com/spf13/cobra", "github.com/schollz/progressbar/v3", "golang.org/x/term", "admin", "internal/run", "internal/run/config", "retention"}, "commands put public packages together"},
 	"internal/demo":        {[]string{"", "store", "broker", "effect", "outbox", "effect/httpeffect", "migrate", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", "internal/dburl", pgx, nats, embedded, franz, rabbit, goredis, amqp10}, "the demo is a user of the library"},
 	"internal/brokerurl":   {[]string{"broker", "broker/natsbroker", "broker/kafkabroker", "broker/rabbitbroker", "broker/amqpbroker", "broker/redisbroker", nats}, "opens whatever broker a URL names"},
-	"internal/run":         {[]string{"", "store", "broker", "deadletter", "effect", "effect/httpeffect", "outbox", "retention", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "internal/brokerurl", "internal/dburl", "internal/run/config", "internal/run/expr", "internal/run/sqltext", pgx, nats, embedded}, "sekali run is a user of the library"},
+	"internal/run":         {[]string{"", "store", "broker", "deadletter", "effect", "effect/httpeffect", "outbox", "retention", "store/pgxstore", "store/sqlstore", "broker/natsbroker", "internal/brokerurl", "internal/dburl", "internal/run/config", "internal/run/expr", "internal/run/sqltext", "admin", "otelsekali", otel, prom, pgx, nats, embedded}, "sekali run is a user of the library"},
 	"internal/run/config":  {[]string{"internal/brokerurl", "internal/dburl", "go.yaml.in/yaml/v3"}, "it reads a file, and knows of brokers and databases what their URLs say"},
 	"internal/run/expr":    {[]string{"", "internal/dburl", "internal/run/config", cel}, "only here is CEL known"},
 	"internal/run/sqltext": {[]string{"internal/dburl"}, "it reads SQL as text"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
@@ -14,12 +15,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sekali/sekali"
+	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/effect"
 	"github.com/sekali/sekali/internal/brokerurl"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/internal/run/config"
+	"github.com/sekali/sekali/otelsekali"
 	"github.com/sekali/sekali/outbox"
 	"github.com/sekali/sekali/store"
 	"github.com/sekali/sekali/store/pgxstore"
@@ -30,7 +33,7 @@ import (
 type Options struct {
 	// Log is where events go. Defaults to slog.Default().
 	Log *slog.Logger
-	// Mounts are pages beside health.
+	// Mounts are pages beside metrics and health.
 	Mounts []Mount
 	// Source is used instead of the file's, for measurements.
 	Source broker.Source
@@ -44,6 +47,10 @@ type engine struct {
 	options Options
 	health  *health
 	db      *dburl.DB
+
+	// What serves, if the file wants it; else nil.
+	mux       *http.ServeMux
+	telemetry *otelsekali.Telemetry
 
 	closers []func(context.Context) error
 }
@@ -69,12 +76,10 @@ func Run(ctx context.Context, p *Plan, o Options) (err error) {
 			err = errors.Join(err, e.closers[i](closing))
 		}
 	}()
-	if listen := p.File.Listen; listen.Given() {
-		wait, err := serve(ctx, listen.Value, e.health, o.Mounts)
-		if err != nil {
+	if listen := p.File.HTTP.Listen; listen.Given() {
+		if err := e.serve(ctx, listen); err != nil {
 			return err
 		}
-		e.closers = append(e.closers, func(context.Context) error { return wait() })
 	}
 	if err := e.openDatabase(ctx); err != nil || e.db == nil {
 		return err
@@ -207,6 +212,9 @@ func settings[Tx any](p *Plan, source broker.Source, s store.Store[Tx]) sekali.C
 
 // consume runs the Consumer, and the relay beside it.
 func consume[Tx any](ctx context.Context, e *engine, s store.Store[Tx], handle func(*sekali.Config[Tx], *outbox.Box[Tx], *doer)) error {
+	if err := e.opened(s); err != nil {
+		return err
+	}
 	p := e.plan
 	source, at := e.options.Source, p.File.Source.URL.Value
 	if p.File.Source.Kind == "embedded" && source == nil {
@@ -224,10 +232,7 @@ func consume[Tx any](ctx context.Context, e *engine, s store.Store[Tx], handle f
 		}
 	}
 	cfg := settings(p, source, s)
-	cfg.Observer = tee{sekali.LogTo(e.options.Log), e.health}
-	if e.options.Observer != nil {
-		cfg.Observer = e.options.Observer
-	}
+	cfg.Observer = e.observer()
 	if d := p.File.DeadLetters; d.Topic.Given() {
 		publisher, err := e.publisher(ctx, p.brokerFor(d.URL, at))
 		if err != nil || publisher == nil {
@@ -249,6 +254,27 @@ func consume[Tx any](ctx context.Context, e *engine, s store.Store[Tx], handle f
 	return together(ctx, consumer.Run,
 		func(ctx context.Context) error { return relay(ctx, e, box, at) },
 		func(ctx context.Context) error { return prune(ctx, e, s, source) })
+}
+
+// observer is told what the consumer does.
+func (e *engine) observer() sekali.Observer {
+	first := e.options.Observer
+	if first == nil {
+		first = sekali.LogTo(e.options.Log)
+	}
+	if e.telemetry == nil {
+		return first
+	}
+	return sekali.Observers(first, e.health, e.telemetry)
+}
+
+// deskOf is a store's.
+func deskOf(s any) (admin.Admin, bool) {
+	keeper, ok := store.As[admin.Keeper](s)
+	if !ok {
+		return admin.Admin{}, false
+	}
+	return keeper.Admin(), true
 }
 
 // brokerFor is the URL of a broker, where the embedded one is meant by its own.
@@ -298,7 +324,7 @@ func relay[Tx any](ctx context.Context, e *engine, box *outbox.Box[Tx], embedded
 	if err != nil || publisher == nil {
 		return err
 	}
-	cfg := outbox.RelayConfig{Publisher: publisher, DrainTimeout: e.plan.File.DrainTimeout, Observer: relayLog(e.options.Log)}
+	cfg := outbox.RelayConfig{Publisher: publisher, DrainTimeout: e.plan.File.DrainTimeout, Observer: e.relayed()}
 	if o.HoldKey {
 		cfg.OnParked = outbox.HoldKey
 	}
@@ -307,6 +333,18 @@ func relay[Tx any](ctx context.Context, e *engine, box *outbox.Box[Tx], embedded
 		return err
 	}
 	return r.Run(ctx)
+}
+
+// relayed is told what the relay does.
+func (e *engine) relayed() func(outbox.Event) {
+	logged := relayLog(e.options.Log)
+	if e.telemetry == nil {
+		return logged
+	}
+	return func(x outbox.Event) {
+		logged(x)
+		e.telemetry.Relay(x)
+	}
 }
 
 // relayLog tells what goes wrong.
@@ -341,16 +379,6 @@ func together(ctx context.Context, consumer func(context.Context) error, besides
 	end()
 	running.Wait()
 	return errors.Join(errs...)
-}
-
-// tee tells several observers.
-type tee []sekali.Observer
-
-// Observe implements sekali.Observer.
-func (t tee) Observe(e sekali.Event) {
-	for _, o := range t {
-		o.Observe(e)
-	}
 }
 
 // Their transactions are those of the stores.

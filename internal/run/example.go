@@ -141,7 +141,8 @@ workers: 4                      # transactions at once
 batch: {size: 100}              # messages that may share one
 retries: {attempts: 10, initial: 100ms, max: 1m}
 # dead_letters: {url: "${SEKALI_BROKER_URL}", topic: orders-dead}   # default: the database
-listen: ${SEKALI_LISTEN:-127.0.0.1:8080}   # /healthz and /readyz
+http:
+  listen: ${SEKALI_LISTEN:-127.0.0.1:9464}   # /metrics for Prometheus, /healthz, /readyz
 drain_timeout: 30s
 log: text                       # or json
 `

@@ -50,12 +50,24 @@ func prune[Tx any](ctx context.Context, e *engine, s store.Store[Tx], source bro
 	if err != nil {
 		return p.retentionProblem(err)
 	}
-	pruner.Every(ctx, p.File.Retention.Every, pruned(e.options.Log))
+	pruner.Every(ctx, p.File.Retention.Every, e.pruned())
 	return nil
 }
 
-// pruned tells what was removed.
-func pruned(log *slog.Logger) func(retention.Report, error) {
+// pruned is told what was removed.
+func (e *engine) pruned() func(retention.Report, error) {
+	logged := prunedLog(e.options.Log)
+	if e.telemetry == nil {
+		return logged
+	}
+	return func(r retention.Report, err error) {
+		logged(r, err)
+		e.telemetry.Pruned(r, err)
+	}
+}
+
+// prunedLog tells what was removed.
+func prunedLog(log *slog.Logger) func(retention.Report, error) {
 	return func(r retention.Report, err error) {
 		switch {
 		case errors.Is(err, store.ErrPruning), errors.Is(err, context.Canceled):

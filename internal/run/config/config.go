@@ -45,8 +45,8 @@ type File struct {
 	DeadLetters  Queue
 	Retention    Retention
 
-	// Listen is the address of the page, metrics and health; not given: none.
-	Listen       Text
+	// HTTP is where metrics, health and pages are; its Listen not given: nowhere.
+	HTTP         HTTP
 	DrainTimeout time.Duration
 	// LogJSON has the log written in JSON.
 	LogJSON bool
@@ -165,6 +165,12 @@ type Retention struct {
 	Every time.Duration
 }
 
+// HTTP is what this process serves.
+type HTTP struct {
+	// Listen is the address, host:port.
+	Listen Text
+}
+
 // Key says where the message key is.
 type Key struct {
 	Pos
@@ -195,12 +201,13 @@ var mends = map[string]string{
 	"version":  "give an expression for its version, a number that grows",
 	"scope":    "give the scope, such as a tenant",
 	"keep":     "say how long keys are kept, such as 336h",
+	"listen":   "give an address of this machine, such as 127.0.0.1:9464",
 }
 
 var topFields = []string{
 	"consumer", "source", "database", "key", "when", "vars", "handle", "effects", "publish", "outbox", "order",
 	"order_in_process_only", "on_blocked", "version", "fingerprint", "batch", "workers", "retries", "dead_letters",
-	"retention", "listen", "drain_timeout", "log",
+	"retention", "http", "drain_timeout", "log",
 }
 
 // Read reads a file's text. lookup finds variables of the environment; nil:
@@ -347,9 +354,9 @@ func (c *File) readWork(n map[string]node) {
 			r.bad("dead letters are at a broker, and nothing says for how long they can be sent back", "add letters_elsewhere")
 		}
 	}
-	c.Listen = n["listen"].text("give an address, such as 127.0.0.1:8080")
-	if c.Listen.Given() && !strings.Contains(c.Listen.Value, ":") && c.Listen.Value != "" {
-		n["listen"].bad("it has no port", "give an address, such as 127.0.0.1:8080")
+	if n["http"].given() {
+		h := n["http"].fields("give the address: {listen: \"127.0.0.1:9464\"}", []string{"listen"}, "listen")
+		c.HTTP.Listen = h["listen"].address()
 	}
 	c.DrainTimeout = n["drain_timeout"].time(time.Millisecond)
 	c.LogJSON = n["log"].choice("text", "json") == "json"

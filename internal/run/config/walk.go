@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -238,6 +239,24 @@ func (n node) texts(want string) (all []Text) {
 		}
 	}
 	return all
+}
+
+// address is a host, which may be left out, and a port.
+func (n node) address() Text {
+	want := mends["listen"]
+	t := n.text(want)
+	if t.Value == "" {
+		return t
+	}
+	_, port, err := net.SplitHostPort(t.Value)
+	if err != nil {
+		n.bad("it is no address with host and port", want)
+		return t
+	}
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
+		n.bad(fmt.Sprintf("%q is no port", port), "use a number from 1 to 65535")
+	}
+	return t
 }
 
 // choice is one of some words; the first is the default.

@@ -23,7 +23,7 @@ func TestTheGuideWorksAsItIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.ReplaceAll(string(page), "127.0.0.1:4222", "${BROKER}")
-	text = strings.ReplaceAll(text, "127.0.0.1:8080", "${PAGE}")
+	text = strings.ReplaceAll(text, "127.0.0.1:9464", "${PAGE}")
 	var steps []step
 	for _, found := range blocks.FindAllStringSubmatch(text, -1) {
 		steps = append(steps, step{found[1], found[2]})
