@@ -15,7 +15,7 @@ import (
 // the database answers.
 type health struct {
 	mu      sync.Mutex
-	state   string // starting, running, stopping, stopped
+	state   string                         // starting, running, stopping, stopped
 	trouble map[sekali.EventKind]time.Time // until when it is taken to last
 	ping    func(context.Context) error    // nil: there is no database yet
 
