@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/store"
 )
 
 // Observer is told what a Consumer does. Observe is called from many
@@ -103,7 +104,8 @@ type Event struct {
 
 // LogTo returns an Observer that writes to a logger: start and stop as
 // information, trouble as warnings, dead letters as errors, the rest at debug
-// level. Bodies are never logged.
+// level. Keys are logged in their stored form, as sekali keys find takes them;
+// bodies never.
 func LogTo(logger *slog.Logger) Observer { return logObserver{logger} }
 
 type logObserver struct{ logger *slog.Logger }
@@ -124,7 +126,7 @@ func (l logObserver) Observe(e Event) {
 	}
 	attrs := []slog.Attr{slog.String("consumer", e.Consumer)}
 	if e.Message != nil {
-		attrs = append(attrs, slog.String("key", e.Message.Key()), slog.String("message_id", e.Message.ID))
+		attrs = append(attrs, slog.String("key", store.StoredKey(e.Message.Key())), slog.String("message_id", e.Message.ID))
 		if letter := e.Message.Letter(); letter != 0 {
 			attrs = append(attrs, slog.Int64("letter", letter))
 		}

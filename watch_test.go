@@ -302,6 +302,19 @@ func TestATracerHearsOfAPanic(t *testing.T) {
 	}
 }
 
+func TestTheLogShowsAKeyAsItIsStored(t *testing.T) {
+	var log bytes.Buffer
+	logged := sekali.LogTo(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	long := strings.Repeat("k", 300)
+	r := start(t, func(c *sekali.Config[*memstore.Tx], r *rig) { c.Observer = both{r.events, logged} })
+	r.source.push(long)
+	r.events.wait(t, 1, kind(sekali.Finished))
+	r.finish()
+	if text := log.String(); !strings.Contains(text, "key="+store.StoredKey(long)+" ") {
+		t.Errorf("it logs %s", text)
+	}
+}
+
 func TestTheLogNamesMessageAndLetterAndNoBody(t *testing.T) {
 	var log bytes.Buffer
 	logged := sekali.LogTo(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))

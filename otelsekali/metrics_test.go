@@ -160,7 +160,7 @@ func TestTheTableHasEveryMetricAndEveryMetricOfItIsMade(t *testing.T) {
 			var names []string
 			for _, a := range p.attributes.ToSlice() {
 				names = append(names, string(a.Key))
-				if v := a.Value.Emit(); strings.Contains(v, "order-") || strings.Contains(v, "body-") {
+				if v := a.Value.String(); strings.Contains(v, "order-") || strings.Contains(v, "body-") {
 					t.Errorf("%s has an attribute %s: %q: there is no end of those", m.Name, a.Key, v)
 				}
 			}
@@ -259,6 +259,17 @@ func TestALetterWhoseReasonIsUnknownIsCounted(t *testing.T) {
 	found := s.collected()
 	if n := len(found["sekali.dead_letters"]); n != len(deadletter.Reasons())+1 || value(found, "sekali.dead_letters", "reason", "other") != 2 {
 		t.Errorf("%v", found)
+	}
+}
+
+func TestAnInterruptionBesideAMessageIsNoRetryAndOneOfABatchIsSeveral(t *testing.T) {
+	s := newShop(t)
+	s.telemetry.Observe(sekali.Event{Kind: sekali.Interrupted, Consumer: "c"})
+	s.telemetry.Observe(sekali.Event{Kind: sekali.Interrupted, Consumer: "c", Pause: 1, Count: 3})
+	s.telemetry.Observe(sekali.Event{Kind: sekali.Conflicted, Consumer: "c", Pause: 1})
+	found := s.collected()
+	if value(found, "sekali.retries", "cause", "interrupted") != 3 || value(found, "sekali.retries", "cause", "conflicted") != 1 {
+		t.Errorf("%v", found["sekali.retries"])
 	}
 }
 

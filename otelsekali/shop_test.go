@@ -183,7 +183,7 @@ func points(data metricdata.Aggregation) (all []point) {
 func value(all map[string][]point, name, attributeKey, attributeValue string) (sum float64) {
 	for _, p := range all[name] {
 		v, has := p.attributes.Value(attribute.Key(attributeKey))
-		if attributeKey == "" || has && v.Emit() == attributeValue {
+		if attributeKey == "" || has && v.String() == attributeValue {
 			sum += p.value
 		}
 	}

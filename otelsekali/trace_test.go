@@ -55,7 +55,7 @@ func (s *shop) awaitSpans(name string, n int) (found []sdktrace.ReadOnlySpan) {
 func attributes(span sdktrace.ReadOnlySpan) map[string]string {
 	all := map[string]string{}
 	for _, a := range span.Attributes() {
-		all[string(a.Key)] = a.Value.Emit()
+		all[string(a.Key)] = a.Value.String()
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package run_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"github.com/sekali/sekali/deadletter"
 	"github.com/sekali/sekali/internal/dbtest"
 	"github.com/sekali/sekali/internal/run"
+	"github.com/sekali/sekali/internal/run/config"
 	"github.com/sekali/sekali/otelsekali"
 )
 
@@ -169,7 +171,8 @@ func TestAnAddressThatIsTakenIsToldByItsLine(t *testing.T) {
 	defer listener.Close()
 	plan := s.load(taking + "http:\n  listen: " + listener.Addr().String() + "\n")
 	err = run.Run(t.Context(), plan, run.Options{Source: s.broker.NewSource("stock-service"), Log: slog.New(slog.DiscardHandler)})
-	if err == nil || !strings.Contains(err.Error(), "line 14, column 11: http.listen: ") || !strings.Contains(err.Error(), "another address") {
+	problems := config.Problems(nil)
+	if !errors.As(err, &problems) || !strings.HasPrefix(err.Error(), "line 14, column 11: http.listen: ") || !strings.Contains(err.Error(), "another address") {
 		t.Errorf("it says %v", err)
 	}
 }

@@ -321,12 +321,33 @@ func overview[Tx any](b *bench[Tx]) {
 	if want := "courier false true, old true false, stock true false, "; names != want {
 		b.t.Errorf("consumers: %q, want %q", names, want)
 	}
+	waiting, err := health.Backlog(b.ctx)
+	b.ok(err)
+	if fmt.Sprint(counts(waiting)) != fmt.Sprint(counts(o)) || len(waiting.Consumers) != 0 {
+		b.t.Errorf("the backlog is %+v, and the overview says %+v", waiting, o)
+	}
+}
+
+// counts are those of what waits. Ages go on.
+func counts(o admin.Overview) (n [10]int) {
+	for i, s := range []deadletter.Status{deadletter.Open, deadletter.Held, deadletter.Requested, deadletter.Waiting} {
+		n[i] = o.DeadLetters[s].Count
+	}
+	for i, s := range []effect.State{effect.Unknown, effect.Parked, effect.Started} {
+		n[4+i] = o.Effects[s].Count
+	}
+	n[7], n[8], n[9] = o.Outbox.Pending, o.Outbox.Parked, len(o.Missing)
+	return n
 }
 
 func overviewWithoutTables[Tx any](b *bench[Tx]) {
 	o, err := b.admin(b.One).Health.Overview(b.ctx)
 	if b.ok(err); strings.Join(o.Missing, " ") != "dead_letters external_effects outbox_messages processed_messages" {
 		b.t.Errorf("missing are %q", o.Missing)
+	}
+	o, err = b.admin(b.One).Health.Backlog(b.ctx)
+	if b.ok(err); strings.Join(o.Missing, " ") != "dead_letters external_effects outbox_messages" {
+		b.t.Errorf("of the backlog are missing %q", o.Missing)
 	}
 	f, err := b.admin(b.One).Health.Facts(b.ctx)
 	if b.ok(err); len(f.Unfit) != 8 || !f.Unfit[0].Main || f.Unfit[1].Main || f.Unfit[1].Mend == "" {
