@@ -69,9 +69,13 @@ func consumes(s *shop) {
 		s.await(1, "sekali.messages", "outcome", outcome)
 	}
 	s.await(1, "sekali.held", "", "")
-	// What is not acknowledged comes again.
+	// What is not acknowledged comes again, to the next one.
 	s.source.Fail(faulty.Settle, 1, errors.New("the broker went away"))
 	s.publish("order-7", "body-1", "")
+	s.await(1, "sekali.troubles", "kind", "settle failed")
+	stop()
+	s.source = faulty.NewSource(s.broker.NewSource("stock-service"))
+	stop = s.start(s.config())
 	s.await(1, "sekali.duplicates", "cause", "redelivery")
 	stop()
 }

@@ -48,7 +48,7 @@ type shop struct {
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	s := &shop{
-		t: t, db: dbtest.SQLite(t).SQL, broker: membroker.New(membroker.Options{Lanes: 2, AckWait: time.Second}),
+		t: t, db: dbtest.SQLite(t).SQL, broker: membroker.New(membroker.Options{Lanes: 2}),
 		metrics: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder(),
 	}
 	s.store = sqlstore.New(s.db, sqlite.Dialect)
