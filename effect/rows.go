@@ -3,6 +3,8 @@ package effect
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -63,7 +65,8 @@ type Row struct {
 	Token int64
 	// Result in JSON, of a succeeded one.
 	Result []byte
-	// Error is the text of the last failure, or why it is parked.
+	// Error is the text of the last failure, or why it is parked; of a row that
+	// a person resolved, who and why: see Decision.
 	Error string
 
 	// LeaseLeft is how long its owner has left; 0: nobody owns it.
@@ -72,6 +75,18 @@ type Row struct {
 	SinceFirst, SinceStart time.Duration
 	// UpdatedAt is when the row changed last, in UTC.
 	UpdatedAt time.Time
+}
+
+// decided begins the text that a resolved row has in the place of an error.
+const decided = "resolved by "
+
+// Decision says who resolved the row, and why; empty if nobody did since it was
+// last called.
+func (r Row) Decision() string {
+	if rest, is := strings.CutPrefix(r.Error, decided); is {
+		return "by " + rest
+	}
+	return ""
 }
 
 // Rows keeps the ledger. All methods may be called at once from many
@@ -98,7 +113,7 @@ type Rows interface {
 var ErrNotFound = errors.New("no such effect")
 
 // ErrResolved is the error of a decision about an effect whose outcome is
-// known.
+// known, and that comes too late or contradicts it.
 var ErrResolved = errors.New("the effect's outcome is known already")
 
 // Filter chooses rows. Empty fields choose all.
@@ -127,6 +142,32 @@ type Resolution struct {
 	By, Note string
 }
 
+// Text is what a row has in the place of an error when it is resolved so. It has
+// none where a call succeeded: nobody has to say that.
+func (r Resolution) Text(before Row) string {
+	if before.State == Succeeded && before.Decision() == "" {
+		return ""
+	}
+	if r.Note == "" {
+		return decided + r.By
+	}
+	return decided + r.By + ", " + r.Note
+}
+
+// Corrects tells whether r changes what is known of a row already: what a person
+// said of it before, or the result of one that succeeded, whose shape the handler
+// cannot read. That has a sense until its message is processed. An error that
+// wraps ErrResolved: a call succeeded, and nobody can say that it did not.
+func (r Resolution) Corrects(row Row) (bool, error) {
+	switch {
+	case row.State != Succeeded && !row.Final:
+		return false, nil
+	case row.State == Succeeded && row.Decision() == "" && (r.To != Succeeded || r.Result == nil):
+		return false, fmt.Errorf("%w: its call succeeded; what can be corrected is its result", ErrResolved)
+	}
+	return true, nil
+}
+
 // Desk is where people look at the ledger and decide. A decision is written to
 // the audit trail in the same transaction.
 type Desk interface {
@@ -134,7 +175,8 @@ type Desk interface {
 	List(ctx context.Context, f Filter) ([]Row, error)
 	// Get returns one row, or an error that wraps ErrNotFound.
 	Get(ctx context.Context, number int64) (Row, error)
-	// Resolve decides about a row that nobody owns. An error that wraps
-	// ErrResolved: it is succeeded, or given up.
+	// Resolve decides about a row that nobody owns. It may be called again, to
+	// correct what was said before (see Resolution.Corrects), until the message
+	// is processed: from then on, its error wraps ErrResolved.
 	Resolve(ctx context.Context, number int64, r Resolution) error
 }

@@ -151,9 +151,13 @@ func (l *ledger) Resolve(_ context.Context, number int64, to effect.Resolution) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.effects[number-1]
-	if r.State == effect.Succeeded || r.Final {
+	corrects, err := to.Corrects(r.Row)
+	if err != nil {
+		return err
+	}
+	if _, processed := l.rows[key(r.Consumer, r.MessageKey)]; corrects && processed {
 		return effect.ErrResolved
 	}
-	r.State, r.Final, r.Result, r.Token, r.until = to.To, to.GiveUp, to.Result, r.Token+1, time.Time{}
+	r.State, r.Final, r.Result, r.Error, r.Token, r.until = to.To, to.GiveUp, to.Result, to.Text(r.Row), r.Token+1, time.Time{}
 	return nil
 }

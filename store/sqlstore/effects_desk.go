@@ -95,11 +95,18 @@ func (e effects) tryResolve(ctx context.Context, number int64, r effect.Resoluti
 	if e.s.invalid != nil {
 		return e.s.invalid
 	}
+	before, err := e.get(ctx, e.s.db, number)
+	if err != nil {
+		return err
+	}
 	tx, err := e.s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after the commit it does nothing
+	if err := e.correctable(ctx, tx, before, r); err != nil {
+		return err
+	}
 	final, result := 0, any(nil)
 	if r.To == effect.Failed && r.GiveUp {
 		final = 1
@@ -112,8 +119,8 @@ func (e effects) tryResolve(ctx context.Context, number int64, r effect.Resoluti
 	}
 	q := e.query()
 	q.add("UPDATE "+q.texts.ExternalEffects+" SET state = ?, final = ?, result = ?, error = ?, token = token + 1, lease_until = 0, updated_at = "+
-		q.texts.Now+" WHERE id = ? AND state <> 'succeeded' AND final = 0 AND (state <> 'started' OR lease_until <= "+q.texts.Millis+")",
-		string(r.To), final, result, deadletter.CleanError(joinNote("resolved by "+r.By, r.Note)), number)
+		q.texts.Now+" WHERE id = ? AND token = ? AND (state <> 'started' OR lease_until <= "+q.texts.Millis+")",
+		string(r.To), final, result, deadletter.CleanError(r.Text(before)), number, before.Token)
 	n, err := e.exec(ctx, tx, q)
 	if err != nil {
 		return err
@@ -125,16 +132,46 @@ func (e effects) tryResolve(ctx context.Context, number int64, r effect.Resoluti
 	case n == 0 && row.State == effect.Started:
 		return fmt.Errorf("it is under way: come back in %v", row.LeaseLeft)
 	case n == 0:
-		return fmt.Errorf("%w: it is %s", effect.ErrResolved, row.State)
+		return fmt.Errorf("it was changed at this moment: it is %s", row.State)
 	}
 	entry := deadletter.Audit{
 		By: r.By, Action: "resolve effect", Consumer: row.Consumer, Key: row.MessageKey,
-		Detail: joinNote(fmt.Sprintf("%s: %s", row.Name, resolutionText(r)), r.Note),
+		Detail: joinNote(fmt.Sprintf("%s: %s%s", row.Name, resolutionText(r), instead(before)), r.Note),
 	}
 	if err := e.audit(ctx, tx, entry); err != nil {
 		return err
 	}
 	return tx.Commit()
+}
+
+// correctable tells whether a row can be resolved so. A message whose effect has
+// an outcome already is claimed as if it were processed, so that a transaction
+// that began with that outcome is waited for, and its end seen.
+func (e effects) correctable(ctx context.Context, tx *sql.Tx, row effect.Row, r effect.Resolution) error {
+	corrects, err := r.Corrects(row)
+	if err != nil || !corrects {
+		return err
+	}
+	claim := store.Claim{Consumer: row.Consumer, Keys: []store.Key{{Raw: row.MessageKey}}}
+	states, err := e.s.Claim(ctx, tx, claim)
+	switch {
+	case err != nil:
+		return err
+	case states[0] != store.Fresh:
+		return fmt.Errorf("%w: it is %s, and its message is processed", effect.ErrResolved, row.State)
+	}
+	return e.s.Unclaim(ctx, tx, claim)
+}
+
+// instead tells what a decision takes the place of, so that nothing is lost.
+func instead(before effect.Row) string {
+	switch {
+	case before.State == effect.Succeeded:
+		return ", instead of succeeded with " + string(before.Result)
+	case before.Final:
+		return ", instead of failed, given up"
+	}
+	return ""
 }
 
 func resolutionText(r effect.Resolution) string {

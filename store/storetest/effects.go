@@ -21,7 +21,8 @@ func effectTests[Tx any]() []test[Tx] {
 		{name: "an end whose answer was lost may be told again", f: effectEndTwice[Tx]},
 		{name: "names, keys, results and errors come back with every byte", f: effectBytes[Tx]},
 		{name: "effects are listed newest first, filtered and in pages", f: effectsListed[Tx]},
-		{name: "a person resolves what nobody owns, once, and it is audited", f: effectResolved[Tx]},
+		{name: "a person resolves what nobody owns, and it is audited", f: effectResolved[Tx]},
+		{name: "a person corrects what was said of an effect until its message is processed", f: effectCorrected[Tx]},
 		{name: "a waiting message is taken when none of its effects is parked", f: effectWaiting[Tx]},
 		{name: "a redrive with effects has them happen again under other keys", f: effectsAgain[Tx]},
 		{name: "a missing table of effects is named", f: effectsWithoutTable[Tx], empty: true},
@@ -282,11 +283,6 @@ func effectResolved[Tx any](b *bench[Tx]) {
 	if now := b.startEffect(b.Two, label("happened"), long, false); string(now.Result) != `{"no":7}` {
 		b.t.Errorf("its result is %s", now.Result)
 	}
-	for key, bad := range map[string]effect.Resolution{
-		"happened": {By: "ayu", To: effect.Failed}, "given up": {By: "ayu", To: effect.Succeeded},
-	} {
-		b.wantError(desk.Resolve(b.ctx, number(key), bad), []error{effect.ErrResolved})
-	}
 	b.ok(b.effects(b.One).End(b.ctx, live, effect.Unknown, nil, ""))
 	for _, bad := range []effect.Resolution{
 		{By: "ayu", To: effect.Parked}, {By: "ayu", To: effect.Succeeded, Result: []byte(`{`)},
@@ -301,6 +297,53 @@ func effectResolved[Tx any](b *bench[Tx]) {
 	if len(trail) != 4 || trail[0].By != "ayu" || trail[0].Action != "resolve effect" {
 		b.t.Errorf("the trail: %+v", trail)
 	}
+}
+
+func effectCorrected[Tx any](b *bench[Tx]) {
+	desk := b.effectDesk(b.One)
+	ended := func(key string, to effect.State, result string) int64 {
+		row := b.startEffect(b.One, label(key), long, true)
+		b.ok(b.effects(b.One).End(b.ctx, row, to, []byte(result), ""))
+		return b.startEffect(b.One, label(key), long, false).Number
+	}
+	wantRow := func(number int64, state effect.State, result, decision string) {
+		b.t.Helper()
+		row, err := desk.Get(b.ctx, number)
+		b.ok(err)
+		if row.State != state || string(row.Result) != result || row.Decision() != decision {
+			b.t.Errorf("the row is %+v (%s): want %s with %s, %s", row, row.Decision(), state, result, decision)
+		}
+	}
+	said := ended("said", effect.Parked, "")
+	wantRow(said, effect.Parked, "", "")
+	for _, r := range []effect.Resolution{
+		{To: effect.Succeeded, Result: []byte(`"wrong"`)}, {To: effect.Succeeded, Result: []byte(`{"no":7}`), Note: "its shape"},
+		{To: effect.Failed, GiveUp: true}, {To: effect.Failed}, {To: effect.Succeeded, Result: []byte(`{"no":8}`)},
+	} {
+		r.By = "ayu"
+		b.ok(desk.Resolve(b.ctx, said, r))
+	}
+	wantRow(said, effect.Succeeded, `{"no":8}`, "by ayu")
+	b.wantState("said", store.Fresh)
+	trail, err := b.desk(b.Two).Trail(b.ctx, 0, 100)
+	b.ok(err)
+	if len(trail) != 5 || !strings.Contains(trail[1].Detail, `instead of succeeded with "wrong", its shape`) {
+		b.t.Errorf("the trail: %+v", trail)
+	}
+
+	called := ended("called", effect.Succeeded, `1`)
+	b.wantError(desk.Resolve(b.ctx, called, effect.Resolution{By: "ayu", To: effect.Failed}), []error{effect.ErrResolved})
+	b.wantError(desk.Resolve(b.ctx, called, effect.Resolution{By: "ayu", To: effect.Succeeded}), []error{effect.ErrResolved})
+	b.ok(desk.Resolve(b.ctx, called, effect.Resolution{By: "ayu", To: effect.Succeeded, Result: []byte(`{"no":1}`)}))
+	wantRow(called, effect.Succeeded, `{"no":1}`, "")
+	b.wantError(desk.Resolve(b.ctx, called, effect.Resolution{By: "ayu", To: effect.Failed}), []error{effect.ErrResolved})
+
+	b.commit(b.One, b.begin(b.One, claimOf("said", "called"), store.Fresh, store.Fresh))
+	for _, number := range []int64{said, called} {
+		b.wantError(desk.Resolve(b.ctx, number, effect.Resolution{By: "ayu", To: effect.Succeeded, Result: []byte(`2`)}), []error{effect.ErrResolved})
+	}
+	wantRow(said, effect.Succeeded, `{"no":8}`, "by ayu")
+	b.wantIdle()
 }
 
 func effectWaiting[Tx any](b *bench[Tx]) {
