@@ -84,6 +84,11 @@ func Statuses() []Status {
 	return []Status{Open, Held, Requested, Waiting, Processed, Duplicate, Stale, Discarded, Sent}
 }
 
+// Unresolved tells that something has still to happen with a letter.
+func (s Status) Unresolved() bool {
+	return s == Open || s == Held || s == Requested || s == Waiting
+}
+
 // Reasons are all that there are.
 func Reasons() []Reason {
 	return []Reason{Exhausted, Permanent, NoKey, Conflict, Survived, Crashed, Blocked, Parked, TooOld}

@@ -70,7 +70,7 @@ type Decision struct {
 	// Note says why, for the audit trail.
 	Note string
 
-	// Force and Key are those of a Redrive.
+	// Force and Key are those of a Redrive. Force is for Sent too.
 	Force bool
 	Key   string
 	// Effects has its effects outside the database happen again, under new
@@ -106,7 +106,8 @@ type Desk interface {
 	// processed, so that late copies have none either.
 	Discard(ctx context.Context, id int64, d Decision) error
 	// Sent resolves a letter that was published to where it had come from. Its
-	// key is not recorded: the copy is to have the effect.
+	// key is not recorded: the copy is to have the effect. With Force, one that
+	// was sent before may be sent again: it had gone to a wrong place.
 	Sent(ctx context.Context, id int64, d Decision) error
 	// Record adds an entry to the audit trail, about something that was done
 	// elsewhere. Its ID and At are ignored.

@@ -40,7 +40,8 @@ const (
 // Such a queue cannot tell that a letter is a copy of another one, hold
 // messages back, or have a letter resolved together with its effect: prefer
 // the table, which is the default. Letters come back by a redrive from the
-// queue (sekali deadletters redrive --from-queue). p is closed by whoever made it.
+// queue (sekali deadletters redrive --from-queue, which for JetStream names the
+// stream in which topic, a subject, is stored). p is closed by whoever made it.
 func ToPublisher(p broker.Publisher, topic string) Sink { return publisherSink{p, topic} }
 
 type publisherSink struct {

@@ -3,6 +3,7 @@ package natsbroker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,7 @@ func cases(t *testing.T, url string) {
 		"a late acknowledgement settles nothing in a stream made again":      staleAck,
 		"Receive ends when the stream or the consumer is deleted":            deleted,
 		"a stream may be made after its source":                              lateStream,
+		"a subject in the place of a stream is told its stream":              subjectForStream,
 		"a bound consumer that loses messages or their order is refused":     unfitConsumer,
 		"a consumer of ours is brought in line and keeps its other settings": inLine,
 		"a bound consumer keeps its AckWait":                                 bound,
@@ -175,6 +177,14 @@ func lateStream(t *testing.T, f fixture) {
 	createStream(t, f.js, f.name)
 	publish(t, f.js, f.topic, "1")
 	receive(t, s, 1)
+}
+
+func subjectForStream(t *testing.T, f fixture) {
+	s := f.source(t, func(c *natsbroker.SourceConfig) { c.Stream = f.topic })
+	_, err := s.Receive(t.Context(), 1)
+	if err == nil || errors.Is(err, broker.ErrClosed) || !strings.Contains(err.Error(), fmt.Sprintf("%q is a subject, and its stream is %q", f.topic, f.name)) {
+		t.Errorf("Receive from a subject returned %v", err)
+	}
 }
 
 func (f fixture) consumer(t *testing.T, c jetstream.ConsumerConfig) {

@@ -47,13 +47,22 @@ func (s *Source) look(ctx context.Context) error {
 	return nil
 }
 
+// noStream says what to do about a stream that is not there. A subject in its
+// place is a common mistake: publishers name subjects.
+func (s *Source) noStream(ctx context.Context, err error) error {
+	if name, lookup := s.js.StreamNameBySubject(ctx, s.cfg.Stream); lookup == nil {
+		return fmt.Errorf("%w: %q is a subject, and its stream is %q: name that", err, s.cfg.Stream, name)
+	}
+	return fmt.Errorf("%w: make the stream, or correct its name (SourceConfig.Stream)", err)
+}
+
 func (s *Source) lookNow(ctx context.Context, known bool) (*view, error) {
 	stream, err := s.js.Stream(ctx, s.cfg.Stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && known:
 		return nil, fmt.Errorf("%w: the stream was deleted", broker.ErrClosed)
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, fmt.Errorf("%w: make the stream, or correct SourceConfig.Stream", err)
+	case errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrInvalidStreamName):
+		return nil, s.noStream(ctx, err)
 	case err != nil:
 		return nil, fmt.Errorf("look at the stream: %w", connectionError(err))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sekali/sekali/admin"
 	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/effect"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/spf13/cobra"
 )
@@ -46,11 +47,11 @@ func oneID(_ *cobra.Command, args []string) error {
 }
 
 func filterFlags(c *cobra.Command, f *deadletter.Filter) {
-	c.Flags().StringVar(&f.Consumer, "consumer", "", "only those of this consumer")
-	c.Flags().StringVar(&f.Key, "key", "", "only those of this message key")
-	c.Flags().StringVar(&f.OrderingKey, "ordering-key", "", "only those of this ordering key")
-	c.Flags().StringVar(&f.Topic, "topic", "", "only those that came from this topic")
-	c.Flags().StringVar((*string)(&f.Reason), "reason", "", "only those of this reason: "+texts(deadletter.Reasons()))
+	textFlag(c, &f.Consumer, "consumer", "only those of this consumer")
+	keyFlag(c, &f.Key, "key", "only those of this message key, as lists print it")
+	keyFlag(c, &f.OrderingKey, "ordering-key", "only those of this ordering key, as lists print it")
+	textFlag(c, &f.Topic, "topic", "only those that came from this topic")
+	textFlag(c, (*string)(&f.Reason), "reason", "only those of this reason: "+texts(deadletter.Reasons()))
 }
 
 func checkFilter(f deadletter.Filter) error {
@@ -114,7 +115,7 @@ func (a *app) listLetters(ctx context.Context, f deadletter.Filter, status strin
 		for _, l := range letters {
 			text, _, _ := strings.Cut(l.Error, "\n")
 			rows = append(rows, []string{
-				strconv.FormatInt(l.ID, 10), plain(l.Consumer), short(l.Key, 40), string(l.Reason), string(l.Status),
+				strconv.FormatInt(l.ID, 10), plain(l.Consumer), shortKey(l.Key, 40), string(l.Reason), string(l.Status),
 				strconv.Itoa(l.Attempts), strconv.Itoa(l.Copies), l.LastAt.UTC().Format(time.DateTime), short(text, 60),
 			})
 		}
@@ -127,10 +128,15 @@ func (a *app) showLetter(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	return a.letters(ctx, func(q admin.DeadLetters) error {
+	return a.desk(ctx, func(desk admin.Admin, _ *dburl.DB) error {
+		q := desk.DeadLetters
 		l, err := q.Get(ctx, ids[0])
 		if err != nil {
 			return letterError(ids[0], err)
+		}
+		rows, err := effectsOf(ctx, desk.Effects, l.Consumer, l.Key)
+		if err != nil {
+			return err
 		}
 		trail, err := q.Trail(ctx, ids[0], 0)
 		if err != nil {
@@ -141,12 +147,15 @@ func (a *app) showLetter(ctx context.Context, arg string) error {
 			if err != nil {
 				return err
 			}
+			for _, r := range rows {
+				value.Effects = append(value.Effects, letterEffectJSON{r.Number, r.Name, r.State})
+			}
 			for _, entry := range trail {
 				value.Trail = append(value.Trail, auditJSON{entry.At.UTC(), entry.By, entry.Action, entry.Detail})
 			}
 			return writeJSON(a.stdout, value)
 		}
-		return a.printLetter(l, trail)
+		return a.printLetter(l, rows, trail)
 	})
 }
 
@@ -184,7 +193,16 @@ type letterJSON struct {
 	LastAt   time.Time       `json:"last_at"`
 	Message  json.RawMessage `json:"message"`
 	Body     any             `json:"body"`
-	Trail    []auditJSON     `json:"trail,omitempty"`
+	// Effects outside the database that its message has.
+	Effects []letterEffectJSON `json:"effects,omitempty"`
+	Trail   []auditJSON        `json:"trail,omitempty"`
+}
+
+// letterEffectJSON names an effect.
+type letterEffectJSON struct {
+	ID     int64        `json:"id"`
+	Name   string       `json:"name"`
+	Status effect.State `json:"status"`
 }
 
 // auditJSON is what somebody decided about a letter.
@@ -211,11 +229,11 @@ func asJSON(l deadletter.Letter) (letterJSON, error) {
 	}, nil
 }
 
-func (a *app) printLetter(l deadletter.Letter, trail []deadletter.Audit) error {
+func (a *app) printLetter(l deadletter.Letter, effects []effect.Row, trail []deadletter.Audit) error {
 	rows := [][]string{
 		{"id", strconv.FormatInt(l.ID, 10)},
 		{"consumer", plain(l.Consumer)},
-		{"key", orNone(l.Key)},
+		{"key", keyOrNone(l.Key)},
 		{"reason", string(l.Reason)},
 		{"status", string(l.Status)},
 		{"attempts", strconv.Itoa(l.Attempts)},
@@ -224,7 +242,7 @@ func (a *app) printLetter(l deadletter.Letter, trail []deadletter.Audit) error {
 		{"last", l.LastAt.UTC().Format(time.DateTime) + " UTC"},
 		{"topic", orNone(l.Message.Topic)},
 		{"message id", orNone(l.Message.ID)},
-		{"ordering key", orNone(string(l.Message.OrderingKey))},
+		{"ordering key", keyOrNone(string(l.Message.OrderingKey))},
 	}
 	if !l.Message.PublishedAt.IsZero() {
 		rows = append(rows, []string{"published", l.Message.PublishedAt.UTC().Format(time.RFC3339Nano)})
@@ -238,6 +256,12 @@ func (a *app) printLetter(l deadletter.Letter, trail []deadletter.Audit) error {
 	fmt.Fprintln(a.stdout, "\nerror")
 	for line := range strings.SplitSeq(l.Error, "\n") {
 		fmt.Fprintln(a.stdout, "  "+plain(strings.ReplaceAll(line, "\t", "  ")))
+	}
+	if len(effects) > 0 {
+		fmt.Fprintln(a.stdout, "\neffects")
+		for _, r := range effects {
+			fmt.Fprintf(a.stdout, "  %d  %s  %s\n", r.Number, plain(r.Name), statusOf(r))
+		}
 	}
 	if len(trail) > 0 {
 		fmt.Fprintln(a.stdout, "\ndecided")
@@ -259,6 +283,13 @@ func body(b []byte) string {
 		return fmt.Sprintf("\nbody (%d bytes)\n%s", len(b), strings.ReplaceAll(string(b), "\r", `\r`))
 	}
 	return fmt.Sprintf("\nbody (%d bytes, not text)\n%s", len(b), strings.TrimSuffix(hex.Dump(b), "\n"))
+}
+
+func keyOrNone(key string) string {
+	if key == "" {
+		return "(none)"
+	}
+	return escapeKey(key)
 }
 
 func orNone(text string) string {

@@ -18,9 +18,9 @@ import (
 func (a *app) effects() *cobra.Command {
 	var f effect.Filter
 	list := &cobra.Command{Use: "list", Short: "List effects outside the database, newest first", Args: cobra.NoArgs}
-	list.Flags().StringVar(&f.Consumer, "consumer", "", "only those of this consumer")
-	list.Flags().StringVar(&f.MessageKey, "key", "", "only those of this message key")
-	list.Flags().StringVar(&f.Name, "name", "", "only those of this name")
+	textFlag(list, &f.Consumer, "consumer", "only those of this consumer")
+	keyFlag(list, &f.MessageKey, "key", "only those of this message key, as lists print it")
+	textFlag(list, &f.Name, "name", "only those of this name")
 	list.Flags().StringVar((*string)(&f.State), "status", "", "only those of this status: "+texts(effect.States()))
 	list.Flags().IntVar(&f.Limit, "limit", effect.DefaultLimit, "how many at most")
 	list.Flags().Int64Var(&f.Before, "before", 0, "only IDs below this one: the next page")
@@ -61,15 +61,26 @@ type effectJSON struct {
 	IdempotencyKey string          `json:"idempotency_key"`
 	Attempts       int             `json:"attempts"`
 	Error          string          `json:"error,omitempty"`
+	Decided        string          `json:"decided,omitempty"` // by whom, and why
 	Result         json.RawMessage `json:"result,omitempty"`
 	UpdatedAt      time.Time       `json:"updated_at"`
 }
 
 func effectAsJSON(r effect.Row) effectJSON {
+	text, decision := errorOf(r)
 	return effectJSON{
 		ID: r.Number, Consumer: r.Consumer, Key: jsonBytes([]byte(r.MessageKey)), Name: r.Name, Status: r.State, GivenUp: r.Final,
-		Owned: r.LeaseLeft > 0, IdempotencyKey: r.IdempotencyKey, Attempts: r.Attempt, Error: r.Error, Result: r.Result, UpdatedAt: r.UpdatedAt.UTC(),
+		Owned: r.LeaseLeft > 0, IdempotencyKey: r.IdempotencyKey, Attempts: r.Attempt, Error: text, Decided: decision, Result: r.Result, UpdatedAt: r.UpdatedAt.UTC(),
 	}
+}
+
+// errorOf returns why an effect is as it is: the error of its last call, or the
+// decision of a person.
+func errorOf(r effect.Row) (text, decision string) {
+	if d := r.Decision(); d != "" {
+		return "", d
+	}
+	return r.Error, ""
 }
 
 // statusOf says more than the state where that is needed.
@@ -110,9 +121,13 @@ func (a *app) listEffects(ctx context.Context, f effect.Filter) error {
 		}
 		table := [][]string{{"ID", "CONSUMER", "KEY", "NAME", "STATUS", "ATTEMPTS", "UPDATED (UTC)", "ERROR"}}
 		for _, r := range rows {
+			text, decision := errorOf(r)
+			if decision != "" {
+				text = "resolved " + decision
+			}
 			table = append(table, []string{
-				strconv.FormatInt(r.Number, 10), plain(r.Consumer), short(r.MessageKey, 40), plain(r.Name), statusOf(r),
-				strconv.Itoa(r.Attempt), r.UpdatedAt.UTC().Format(time.DateTime), short(r.Error, 60),
+				strconv.FormatInt(r.Number, 10), plain(r.Consumer), shortKey(r.MessageKey, 40), plain(r.Name), statusOf(r),
+				strconv.Itoa(r.Attempt), r.UpdatedAt.UTC().Format(time.DateTime), short(text, 60),
 			})
 		}
 		return writeTable(a.stdout, table)
@@ -155,7 +170,7 @@ func (a *app) writeEffect(r effect.Row) error {
 	rows := [][]string{
 		{"id", strconv.FormatInt(r.Number, 10)},
 		{"consumer", plain(r.Consumer)},
-		{"key", orNone(r.MessageKey)},
+		{"key", keyOrNone(r.MessageKey)},
 		{"name", plain(r.Name)},
 		{"status", statusOf(r)},
 		{"attempts", strconv.Itoa(r.Attempt)},
@@ -167,8 +182,12 @@ func (a *app) writeEffect(r effect.Row) error {
 	if r.LeaseLeft > 0 {
 		rows = append(rows, []string{"under way", "its owner has " + r.LeaseLeft.Round(time.Millisecond).String() + " left"})
 	}
-	if r.Error != "" {
-		rows = append(rows, []string{"error", plain(r.Error)})
+	text, decision := errorOf(r)
+	if decision != "" {
+		rows = append(rows, []string{"decided", plain(decision)})
+	}
+	if text != "" {
+		rows = append(rows, []string{"error", plain(text)})
 	}
 	if r.Result != nil {
 		rows = append(rows, []string{"result", plain(string(r.Result))})
@@ -183,7 +202,10 @@ func (a *app) resolveEffect() *cobra.Command {
 	c := &cobra.Command{
 		Use: "resolve ID", Short: "Say what became of an effect whose outcome is unknown", Args: oneEffect,
 		Long: "Say what became of an effect whose outcome is unknown or that is parked: ask the provider first.\n\n" +
-			"A message that waits for it goes on by itself, within seconds, where its consumer runs.",
+			"A message that waits for it goes on by itself, within seconds, where its consumer runs.\n\n" +
+			"It may be said again, and otherwise, until the message is processed; of a call that succeeded only\n" +
+			"the result can be corrected, with --succeeded --result. A message that became a dead letter over\n" +
+			"it is redriven: sekali deadletters redrive.",
 	}
 	c.Flags().BoolVar(&succeeded, "succeeded", false, "it has happened: it is never called again")
 	c.Flags().StringVar(&result, "result", "", "with --succeeded: the call's result in JSON, as the handler needs it (default null)")

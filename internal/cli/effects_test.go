@@ -70,7 +70,7 @@ func TestEffectsAreListedAndShown(t *testing.T) {
 	}
 }
 
-func TestAnEffectIsResolvedOnce(t *testing.T) {
+func TestAnEffectIsResolved(t *testing.T) {
 	url := effects(t)
 	resolve := func(args ...string) (effectRow, result) {
 		r := run(t, append([]string{"effects", "resolve", "--output", "json", "--database", url}, args...)...)
@@ -87,7 +87,7 @@ func TestAnEffectIsResolvedOnce(t *testing.T) {
 	if row, r := resolve("4", "--retry"); r.status != 0 || row.Status != "failed" || row.GivenUp {
 		t.Errorf("%+v %+v", row, r)
 	}
-	for _, id := range []string{"1", "2", "3", "99"} {
+	for _, id := range []string{"2", "99"} {
 		if _, r := resolve(id, "--retry"); r.status != 1 || strings.Count(r.stderr, "\n") != 1 {
 			t.Errorf("effect %s: %+v", id, r)
 		}

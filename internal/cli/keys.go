@@ -28,7 +28,7 @@ func (a *app) findKey() *cobra.Command {
 	c := &cobra.Command{
 		Use: "find KEY", Short: "Tell which consumers have processed a key, and when",
 		Long: "Tell which consumers have processed a key, and when, and which dead letters bear it.\n\n" +
-			"KEY is as it came with the message, or as it is stored: sha256: and 64 digits for a long one.",
+			"KEY is as it came with the message, or as it is stored: sha256: and 64 digits for a long one.\n" + escapes,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("name one key, in quotes if it holds blanks")
@@ -39,12 +39,16 @@ func (a *app) findKey() *cobra.Command {
 	a.databaseFlag(c)
 	a.outputFlag(c)
 	return a.command(c, func(ctx context.Context, args []string) error {
+		keys, err := keysOf(args)
+		if err != nil {
+			return err
+		}
 		return a.desk(ctx, func(desk admin.Admin, _ *dburl.DB) error {
-			rows, err := desk.Keys.Find(ctx, args[0])
+			rows, err := desk.Keys.Find(ctx, keys[0])
 			if err != nil {
 				return err
 			}
-			letters, err := lettersOf(ctx, desk, args[0])
+			letters, err := lettersOf(ctx, desk, keys[0])
 			if err != nil {
 				return err
 			}
@@ -117,11 +121,11 @@ func (a *app) writeFound(rows []admin.Key, letters []deadletter.Letter) error {
 	}
 	table := [][]string{{"CONSUMER", "WHAT", "AT (UTC)", "STORED AS"}}
 	for _, k := range rows {
-		table = append(table, []string{plain(k.Consumer), "processed", at(k.ProcessedAt), plain(k.Stored)})
+		table = append(table, []string{plain(k.Consumer), "processed", at(k.ProcessedAt), escapeKey(k.Stored)})
 	}
 	for _, l := range letters {
 		table = append(table, []string{
-			plain(l.Consumer), fmt.Sprintf("dead letter %d, %s (%s)", l.ID, l.Status, l.Reason), at(l.LastAt), plain(store.StoredKey(l.Key)),
+			plain(l.Consumer), fmt.Sprintf("dead letter %d, %s (%s)", l.ID, l.Status, l.Reason), at(l.LastAt), escapeKey(store.StoredKey(l.Key)),
 		})
 	}
 	return writeTable(a.stdout, table)
@@ -144,7 +148,7 @@ func (a *app) keyStats() *cobra.Command {
 		Long: "Count what consumers did, day by day in UTC, from the table consumer_stats, which they write.\n\n" +
 			"--rows counts the rows of processed_messages instead, which reads the whole table.",
 	}
-	c.Flags().StringVar(&consumer, "consumer", "", "only this consumer")
+	textFlag(c, &consumer, "consumer", "only this consumer")
 	c.Flags().IntVar(&back, "days", 7, "how many days, today included")
 	c.Flags().BoolVar(&rows, "rows", false, "count rows by the day they were written: reads the whole table, and takes its time")
 	a.databaseFlag(c)
@@ -269,7 +273,7 @@ func (a *app) forgetKeys() *cobra.Command {
 		Use: "forget KEY…", Short: "Remove the rows of keys, so that messages with them are processed again",
 		Long: "Remove the rows of keys, so that the next message with such a key is processed like a new one.\n\n" +
 			"Nobody sends it for that: a dead letter is redriven with --force instead. Effects outside the\n" +
-			"database that succeeded keep their results and do not happen again.",
+			"database that succeeded keep their results and do not happen again.\n\n" + escapes,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("name the keys, in quotes if they hold blanks: see sekali keys find")
@@ -277,7 +281,7 @@ func (a *app) forgetKeys() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().StringVar(&consumer, "consumer", "", "only rows of this consumer (default all)")
+	textFlag(c, &consumer, "consumer", "only rows of this consumer (default all)")
 	c.Flags().BoolVar(&yes, "yes", false, "do it: without, the rows are only counted and shown")
 	c.Flags().StringVar(&how.By, "by", whoami(), "who decides, for the audit trail")
 	c.Flags().StringVar(&how.Note, "note", "", "why, for the audit trail")
@@ -287,8 +291,12 @@ func (a *app) forgetKeys() *cobra.Command {
 		if how.By == "" {
 			return usagef("--by is empty: say who decides")
 		}
+		named, err := keysOf(args)
+		if err != nil {
+			return err
+		}
 		return a.desk(ctx, func(desk admin.Admin, _ *dburl.DB) error {
-			keys, err := chooseKeys(ctx, desk.Keys, consumer, args)
+			keys, err := chooseKeys(ctx, desk.Keys, consumer, named)
 			if err != nil {
 				return err
 			}
@@ -367,7 +375,7 @@ func (a *app) writeKeys(keys []admin.Key) error {
 	}
 	table := [][]string{{"CONSUMER", "PROCESSED (UTC)", "STORED AS"}}
 	for _, k := range keys {
-		table = append(table, []string{plain(k.Consumer), at(k.ProcessedAt), plain(k.Stored)})
+		table = append(table, []string{plain(k.Consumer), at(k.ProcessedAt), escapeKey(k.Stored)})
 	}
 	return writeTable(a.stdout, table)
 }

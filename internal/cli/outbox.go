@@ -32,7 +32,10 @@ func (a *app) outbox() *cobra.Command {
 	return group(
 		"outbox", "Look at events that are to be published, publish them, and decide about those that a broker refuses",
 		a.command(list, func(ctx context.Context, _ []string) error {
-			f.OrderingKey = keyOf(list, key)
+			var err error
+			if f.OrderingKey, err = keyOf(list, key); err != nil {
+				return err
+			}
 			return a.listEvents(ctx, f, status)
 		}),
 		a.command(show, func(ctx context.Context, args []string) error { return a.showEvent(ctx, args[0]) }),
@@ -49,16 +52,20 @@ func oneEvent(_ *cobra.Command, args []string) error {
 }
 
 func eventFlags(c *cobra.Command, f *outbox.Filter, key *string) {
-	c.Flags().StringVar(&f.Topic, "topic", "", "only those for this topic")
-	c.Flags().StringVar(key, "ordering-key", "", "only those of this ordering key")
+	textFlag(c, &f.Topic, "topic", "only those for this topic")
+	c.Flags().StringVar(key, "ordering-key", "", "only those of this ordering key, as lists print it")
 }
 
 // keyOf is the ordering key of a flag: an empty one is a key too.
-func keyOf(c *cobra.Command, key string) []byte {
+func keyOf(c *cobra.Command, key string) ([]byte, error) {
 	if !c.Flags().Changed("ordering-key") {
-		return nil
+		return nil, nil
 	}
-	return []byte(key)
+	keys, err := keysOf([]string{key})
+	if err != nil {
+		return nil, err
+	}
+	return []byte(keys[0]), nil
 }
 
 // events calls work with the database's outbox.
@@ -182,7 +189,7 @@ func keyText(key []byte, n int) string {
 	case len(key) == 0:
 		return "(empty)"
 	}
-	return short(string(key), n)
+	return shortKey(string(key), n)
 }
 
 func (a *app) showEvent(ctx context.Context, arg string) error {

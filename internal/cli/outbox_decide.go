@@ -50,7 +50,10 @@ func (a *app) eventDecision(d *eventDecision, c *cobra.Command) *cobra.Command {
 	a.databaseFlag(c)
 	a.outputFlag(c)
 	return a.command(c, func(ctx context.Context, args []string) error {
-		d.filter.OrderingKey = keyOf(c, d.key)
+		var err error
+		if d.filter.OrderingKey, err = keyOf(c, d.key); err != nil {
+			return err
+		}
 		filtered := d.filter.Topic != "" || d.filter.OrderingKey != nil
 		switch {
 		case len(args) == 0 && !filtered && !d.yes:

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -31,13 +30,13 @@ const publishTimeout = 30 * time.Second
 func (p place) used() bool { return p.broker != "" || p.from != "" || p.to != "" || p.toOrigin }
 
 // check finds what is wrong with the command line.
-func (p place) check() error {
+func (p place) check(dryRun bool) error {
 	switch {
 	case p.broker == "":
 		return usagef("--from-queue, --to and --to-origin need a broker: give --broker")
 	case p.toOrigin && p.to != "":
 		return usagef("--to and --to-origin are both given: use one of them")
-	case !p.toOrigin && p.to == "":
+	case !p.toOrigin && p.to == "" && !dryRun:
 		return usagef("where shall they go? Give --to, a topic that their consumer receives and nobody else, or --to-origin")
 	case p.idle <= 0:
 		return usagef("--idle %v: use a time above zero", p.idle)
@@ -71,9 +70,13 @@ func (p place) send(ctx context.Context, publisher broker.Publisher, l deadlette
 	if topic == "" {
 		return errors.New("it is not known where it came from: give --to")
 	}
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
 	return publisher.Publish(ctx, deadletter.Redriven(l, topic))
+}
+
+// finishing returns a context in which a letter is sent and recorded to the
+// end: an interruption in between would leave it sent and not known to be.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 }
 
 // sendFromDatabase has letters of the database sent, one by one: each is
@@ -88,14 +91,19 @@ func (a *app) sendFromDatabase(ctx context.Context, d *decision, p place, args [
 		return err
 	}
 	defer closeSoon(ctx, publisher)
-	d.verb = "to be sent"
+	d.verb, d.again = "to be sent", true
 	d.do = func(ctx context.Context, desk admin.DeadLetters, l chosen) error {
+		ctx, cancel := finishing(ctx)
+		defer cancel()
 		letter, err := desk.Get(ctx, l.id)
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(d.over, letter.Status) {
-			return fmt.Errorf("send dead letter %d: %w: it is %s", l.id, deadletter.ErrResolved, letter.Status)
+		if err := d.refuses(letter.Status); err != nil {
+			return fmt.Errorf("send dead letter %d: %w", l.id, err)
+		}
+		if letter.Status == deadletter.Held || letter.Status == deadletter.Waiting {
+			return fmt.Errorf("send dead letter %d: it is %s, and goes on by itself", l.id, letter.Status)
 		}
 		if err := d.maySend(letter); err != nil {
 			return err
@@ -156,21 +164,20 @@ func (a *app) moveLetters(ctx context.Context, d *decision, p place, desk admin.
 		return err
 	}
 	defer closeSoon(ctx, source) // gives back what was not settled
-	rows := [][]string{{"CONSUMER", "KEY", "REASON", "TO", "ERROR"}}
-	failures, moved := 0, 0
+	var all []movedLetter
 	// A letter that comes again has failed again meanwhile: moving it once more
 	// would go on for ever.
 	done := map[[sha256.Size]byte]bool{}
 	for news := true; ; {
 		deliveries, err := receiveSome(ctx, source, p.idle)
 		if err != nil || len(deliveries) == 0 || !news {
-			if err == nil {
-				err = a.writeMoved(rows, moved, failures, d.dryRun)
-			}
-			return err
+			return a.writeMoved(ctx, all, d.dryRun, err)
 		}
 		news = false
 		for _, delivery := range deliveries {
+			if ctx.Err() != nil {
+				break
+			}
 			l, err := deadletter.FromMessage(delivery.Message)
 			if err == nil && !d.chooses(l) {
 				news = true
@@ -188,13 +195,7 @@ func (a *app) moveLetters(ctx context.Context, d *decision, p place, desk admin.
 			if err == nil && !d.dryRun {
 				err = d.moveOne(ctx, p, source, publisher, desk, delivery, l)
 			}
-			text := ""
-			if err != nil {
-				failures, text = failures+1, oneLine(err)
-			} else {
-				moved++
-			}
-			rows = append(rows, []string{plain(l.Consumer), short(l.Key, 40), string(l.Reason), plain(p.target(l)), short(text, 100)})
+			all = append(all, movedLetter{l, p.target(l), err})
 		}
 	}
 }
@@ -210,6 +211,8 @@ func (d *decision) chooses(l deadletter.Letter) bool {
 func (d *decision) moveOne(ctx context.Context, p place, source broker.Source, publisher broker.Publisher,
 	desk admin.DeadLetters, delivery *broker.Delivery, l deadletter.Letter,
 ) error {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
 	if err := p.send(ctx, publisher, l); err != nil {
 		return err
 	}
@@ -234,26 +237,49 @@ func receiveSome(ctx context.Context, source broker.Source, idle time.Duration) 
 	return deliveries, err
 }
 
-func (a *app) writeMoved(rows [][]string, moved, failures int, dryRun bool) error {
+// movedLetter is a letter of a queue, and what became of it.
+type movedLetter struct {
+	letter deadletter.Letter
+	to     string
+	err    error
+}
+
+// writeMoved writes what was done, also if something came in between.
+func (a *app) writeMoved(ctx context.Context, all []movedLetter, dryRun bool, broken error) error {
+	failures := 0
+	list := []map[string]any{}
+	table := [][]string{{"CONSUMER", "KEY", "REASON", "DIED OF", "TO", "ERROR"}}
+	for _, m := range all {
+		text := ""
+		if m.err != nil {
+			failures, text = failures+1, oneLine(m.err)
+		}
+		l := m.letter
+		list = append(list, map[string]any{
+			"consumer": l.Consumer, "key": jsonBytes([]byte(l.Key)), "reason": l.Reason, "died_of": l.Error, "to": m.to, "error": text,
+		})
+		table = append(table, []string{plain(l.Consumer), shortKey(l.Key, 40), string(l.Reason), short(l.Error, 60), orNone(m.to), short(text, 100)})
+	}
 	verb := "sent"
 	if dryRun {
 		verb = "to be sent"
 	}
-	fmt.Fprintf(a.stderr, "%d dead letters %s\n", moved, verb)
+	fmt.Fprintf(a.stderr, "%d dead letters %s\n", len(all)-failures, verb)
 	if a.output == "json" {
-		list := []map[string]string{}
-		for _, r := range rows[1:] {
-			list = append(list, map[string]string{"consumer": r[0], "key": r[1], "reason": r[2], "to": r[3], "error": r[4]})
-		}
 		if err := writeJSON(a.stdout, list); err != nil {
 			return err
 		}
-	} else if len(rows) > 1 {
-		if err := writeTable(a.stdout, rows); err != nil {
+	} else if len(all) > 0 {
+		if err := writeTable(a.stdout, table); err != nil {
 			return err
 		}
 	}
-	if failures > 0 {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted: the other messages stay in the queue: %w", ctx.Err())
+	case broken != nil:
+		return broken
+	case failures > 0:
 		return errors.New(strconv.Itoa(failures) + " messages stay in the queue: see their errors")
 	}
 	return nil

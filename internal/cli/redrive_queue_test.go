@@ -1,9 +1,11 @@
 package cli_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/sekali/sekali/broker"
 	"github.com/sekali/sekali/broker/natsbroker"
 	"github.com/sekali/sekali/deadletter"
+	"github.com/sekali/sekali/internal/cli"
 	"github.com/sekali/sekali/internal/dburl"
 	"github.com/sekali/sekali/internal/natstest"
 	"github.com/sekali/sekali/store/sqlstore"
@@ -138,13 +141,85 @@ func TestALetterOfTheDatabaseIsSentToWhereItCameFrom(t *testing.T) {
 	if r := run(t, "deadletters", "show", "4", "--database", database); !strings.Contains(r.stdout, "to orders, mended") {
 		t.Errorf("the trail: %s", r.stdout)
 	}
+	// It was the wrong broker.
+	if r := send("4", "--force", "--note", "to the other one"); r.status != 0 {
+		t.Errorf("sent again: %d %s%s", r.status, r.stdout, r.stderr)
+	}
+	if got := stored(t, js); !slices.Equal(got, []string{"orders k\n B", "orders k\n B"}) {
+		t.Errorf("sent: %q", got)
+	}
+	if r := run(t, "deadletters", "show", "4", "--database", database); !strings.Contains(r.stdout, "force, to orders, to the other one") {
+		t.Errorf("the trail: %s", r.stdout)
+	}
 	for _, id := range []string{"1", "2", "4"} { // no origin, no way to carry it, sent already
 		if r := send(id); r.status != 1 {
 			t.Errorf("letter %s: %d %s%s", id, r.status, r.stdout, r.stderr)
 		}
 	}
-	if got := stored(t, js); len(got) != 1 {
+	if got := stored(t, js); len(got) != 2 {
 		t.Errorf("sent: %q", got)
+	}
+}
+
+func TestALetterOfAQueueIsLookedAtWithoutAPlaceToSendItTo(t *testing.T) {
+	url, js := queues(t)
+	if err := deadletter.ToPublisher(natsbroker.NewPublisher(js), "dead").Put(t.Context(), deadletter.Letter{
+		Consumer: "stock", Key: "a", Reason: deadletter.Exhausted, Error: "no stock", Message: broker.Message{Topic: "orders", Body: []byte("A")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, "deadletters", "redrive", "--broker", url, "--from-queue", "DEAD", "--idle", "500ms", "--dry-run")
+	if r.status != 0 || !strings.Contains(r.stdout, "no stock") || !strings.Contains(r.stderr, "1 dead letters to be sent") {
+		t.Errorf("%+v", r)
+	}
+	r = run(t, "deadletters", "redrive", "--broker", url, "--from-queue", "dead", "--idle", "5s", "--dry-run")
+	if r.status != 1 || !strings.Contains(r.stderr, `"dead" is a subject, and its stream is "DEAD"`) {
+		t.Errorf("a subject in the place of a stream: %+v", r)
+	}
+}
+
+func TestAnInterruptionLosesNothingOfWhatWasMoved(t *testing.T) {
+	url, js := queues(t)
+	database := letters(t)
+	sink := deadletter.ToPublisher(natsbroker.NewPublisher(js), "dead")
+	const all = 50
+	for i := range all {
+		l := deadletter.Letter{Consumer: "stock", Key: fmt.Sprint("k", i), Message: broker.Message{Topic: "orders", Body: []byte("A")}}
+		if err := sink.Put(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	c, err := js.CreateOrUpdateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{Durable: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := c.Consume(func(jetstream.Msg) { interrupt() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Stop()
+	var stdout, stderr bytes.Buffer
+	status := cli.Run(ctx, []string{
+		"deadletters", "redrive", "--broker", url, "--from-queue", "DEAD", "--idle", "1m", "--to", "orders.redrive", "--yes", "--output", "json", "--database", database,
+	}, strings.NewReader(""), &stdout, &stderr)
+	var list []struct{ Key, Error string }
+	if err := json.Unmarshal(stdout.Bytes(), &list); err != nil || status != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Fatalf("%d %v %s%s", status, err, stdout.String(), stderr.String())
+	}
+	sent := stored(t, js)
+	if len(list) != len(sent) || len(sent) == 0 {
+		t.Errorf("%d were sent, and %d are told", len(sent), len(list))
+	}
+	for _, l := range list {
+		if l.Error != "" {
+			t.Errorf("%s: %s", l.Key, l.Error)
+		}
+	}
+	rest := run(t, "deadletters", "redrive", "--broker", url, "--from-queue", "DEAD", "--idle", "1s", "--to", "orders.redrive", "--yes", "--database", database)
+	if rest.status != 0 || len(stored(t, js)) != all {
+		t.Errorf("the rest: %d of %d sent, %+v", len(stored(t, js)), all, rest)
 	}
 }
 
@@ -155,7 +230,7 @@ func TestSendingThatCannotBeMeantIsRefused(t *testing.T) {
 		{"1", "--broker", "nats://127.0.0.1:1"},
 		{"1", "--broker", "smoke://user:secret@hill", "--to", "x"},
 		{"1", "--broker", "nats://127.0.0.1:1", "--to", "x", "--to-origin"},
-		{"1", "--broker", "nats://127.0.0.1:1", "--to", "x", "--force"},
+		{"1", "--broker", "nats://127.0.0.1:1", "--to", "x", "--effects"},
 		{"--broker", "nats://127.0.0.1:1", "--to", "x", "--from-queue", "Q", "--as-key", "k", "--yes"},
 		{"1", "--broker", "nats://127.0.0.1:1", "--to", "x", "--from-queue", "Q", "--yes"},
 		{"--broker", "nats://127.0.0.1:1", "--to", "x", "--from-queue", "Q"},

@@ -151,7 +151,14 @@ func (l *letters) Discard(_ context.Context, id int64, _ deadletter.Decision) er
 }
 
 // Sent implements deadletter.Desk.
-func (l *letters) Sent(_ context.Context, id int64, _ deadletter.Decision) error {
+func (l *letters) Sent(_ context.Context, id int64, d deadletter.Decision) error {
+	l.mu.Lock()
+	one, err := l.get(id)
+	again := err == nil && d.Force && one.Status == deadletter.Sent
+	l.mu.Unlock()
+	if again {
+		return nil
+	}
 	return l.decide(id, func(one *letter) { one.resolve(deadletter.Sent) })
 }
 

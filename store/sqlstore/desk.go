@@ -117,12 +117,19 @@ func (l letters) Discard(ctx context.Context, id int64, d deadletter.Decision) e
 	})
 }
 
+const send = "send"
+
 // Sent implements deadletter.Desk.
 func (l letters) Sent(ctx context.Context, id int64, d deadletter.Decision) error {
-	return l.decide(ctx, "send", id, d, func(ctx context.Context, tx *sql.Tx, _ deadletter.Letter) error {
+	among := unresolved
+	if d.Force {
+		among += ", 'sent'"
+		d.Note = joinNote("force", d.Note)
+	}
+	return l.decide(ctx, send, id, d, func(ctx context.Context, tx *sql.Tx, _ deadletter.Letter) error {
 		q := l.query()
-		q.add("UPDATE "+q.texts.DeadLetters+" SET status = 'sent', open_identity = NULL, last_at = "+q.texts.Now+free+
-			" WHERE id = ? AND status IN ("+unresolved+")", id)
+		q.add("UPDATE "+q.texts.DeadLetters+" SET status = 'sent', open_identity = NULL, last_at = "+q.texts.Now+
+			", lease_token = ?, leased_until = 0 WHERE id = ? AND status IN ("+among+")", rand.Text(), id) // MySQL counts only rows that change
 		return l.decided(ctx, tx, q, "it was resolved at this moment")
 	})
 }
@@ -198,9 +205,8 @@ func (l letters) tryDecide(ctx context.Context, action string, id int64, d deadl
 	if err != nil {
 		return err
 	}
-	switch letter.Status {
-	case deadletter.Open, deadletter.Held, deadletter.Requested, deadletter.Waiting:
-	default:
+	again := action == send && letter.Status == deadletter.Sent && d.Force
+	if !letter.Status.Unresolved() && !again {
 		return fmt.Errorf("%w: it is %s", deadletter.ErrResolved, letter.Status)
 	}
 	if err := change(ctx, tx, letter); err != nil {

@@ -317,8 +317,11 @@ func effectCorrected[Tx any](b *bench[Tx]) {
 	said := ended("said", effect.Parked, "")
 	wantRow(said, effect.Parked, "", "")
 	for _, r := range []effect.Resolution{
-		{To: effect.Succeeded, Result: []byte(`"wrong"`)}, {To: effect.Succeeded, Result: []byte(`{"no":7}`), Note: "its shape"},
-		{To: effect.Failed, GiveUp: true}, {To: effect.Failed}, {To: effect.Succeeded, Result: []byte(`{"no":8}`)},
+		{To: effect.Succeeded, Result: []byte(`"wrong"`)},
+		{To: effect.Succeeded, Result: []byte(`{"no":7}`), Note: "its shape"},
+		{To: effect.Failed, GiveUp: true},
+		{To: effect.Failed},
+		{To: effect.Succeeded, Result: []byte(`{"no":8}`)},
 	} {
 		r.By = "ayu"
 		b.ok(desk.Resolve(b.ctx, said, r))

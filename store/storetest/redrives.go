@@ -350,6 +350,15 @@ func discarded[Tx any](b *bench[Tx]) {
 	sent := b.newest(b.queue(b.One)).ID
 	b.ok(b.desk(b.One).Sent(b.ctx, sent, byAyu))
 	b.wantStatus(sent, deadletter.Sent)
+	b.wantError(b.desk(b.One).Sent(b.ctx, sent, byAyu), []error{deadletter.ErrResolved})
+	b.ok(b.desk(b.One).Sent(b.ctx, sent, deadletter.Decision{By: "ayu", Note: "it was the wrong broker", Force: true}))
+	b.wantStatus(sent, deadletter.Sent)
+	b.wantError(b.desk(b.One).Sent(b.ctx, id, deadletter.Decision{By: "ayu", Force: true}), []error{deadletter.ErrResolved}) // discarded
+	trail, err := b.desk(b.Two).Trail(b.ctx, sent, 0)
+	b.ok(err)
+	if len(trail) != 2 || trail[1].Action != "send" || trail[1].Detail != "force, it was the wrong broker" {
+		b.t.Errorf("the trail of what was sent twice is %+v", trail)
+	}
 	b.wantRows(1)
 }
 
