@@ -180,9 +180,13 @@ func lateStream(t *testing.T, f fixture) {
 }
 
 func subjectForStream(t *testing.T, f fixture) {
-	s := f.source(t, func(c *natsbroker.SourceConfig) { c.Stream = f.topic })
+	subject := "subject-" + f.name
+	if _, err := f.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: f.name, Subjects: []string{f.topic, subject}}); err != nil {
+		t.Fatal(err)
+	}
+	s := f.source(t, func(c *natsbroker.SourceConfig) { c.Stream = subject })
 	_, err := s.Receive(t.Context(), 1)
-	if err == nil || errors.Is(err, broker.ErrClosed) || !strings.Contains(err.Error(), fmt.Sprintf("%q is a subject, and its stream is %q", f.topic, f.name)) {
+	if err == nil || errors.Is(err, broker.ErrClosed) || !strings.Contains(err.Error(), fmt.Sprintf("%q is a subject, and its stream is %q", subject, f.name)) {
 		t.Errorf("Receive from a subject returned %v", err)
 	}
 }

@@ -66,7 +66,7 @@ func (c SourceConfig) withDefaults() (SourceConfig, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !validName(c.Stream) {
-		bad("Stream is %q: name the stream to receive from, without blanks and any of . * > / \\", c.Stream)
+		bad("Stream is %q: name the stream to receive from, which is no subject, without blanks and any of . * > / \\", c.Stream)
 	}
 	if !validName(c.Consumer) {
 		bad("Consumer is %q: give the durable consumer a name without blanks and any of . * > / \\", c.Consumer)

@@ -61,7 +61,7 @@ func (s *Source) lookNow(ctx context.Context, known bool) (*view, error) {
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && known:
 		return nil, fmt.Errorf("%w: the stream was deleted", broker.ErrClosed)
-	case errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrInvalidStreamName):
+	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, s.noStream(ctx, err)
 	case err != nil:
 		return nil, fmt.Errorf("look at the stream: %w", connectionError(err))

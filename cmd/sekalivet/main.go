@@ -6,9 +6,14 @@
 package main
 
 import (
+	"os"
+
 	"golang.org/x/tools/go/analysis/multichecker"
 
 	"github.com/sekali/sekali/sekalivet"
 )
 
-func main() { multichecker.Main(sekalivet.Analyzers()...) }
+func main() {
+	os.Args = append(os.Args[:1], wholeUnit(os.Args[1:])...)
+	multichecker.Main(sekalivet.Analyzers()...)
+}

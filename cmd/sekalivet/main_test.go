@@ -142,6 +142,54 @@ func TestGoVetRunsItOnAUsersModule(t *testing.T) {
 	}
 }
 
+// ownHandler is a package with a finding of its own.
+const ownHandler = `package stock
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/sekali/sekali"
+)
+
+var db *sql.DB
+
+func Handle(ctx context.Context, tx *sql.Tx, m *sekali.Message) error {
+	_, err := db.ExecContext(ctx, "UPDATE stock SET quantity = 0")
+	return err
+}
+`
+
+func TestWhatGoVetMetAsADependencyFirstIsReportedLater(t *testing.T) {
+	binary := build(t)
+	for name, test := range map[string]string{
+		"without tests":                 "",
+		"with tests in the package":     "package stock\n",
+		"with tests beside the package": "package stock_test\n",
+		"with tests for other tags":     "//go:build other\n\npackage stock\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{
+				"main.go":        "package main\n\nimport \"shop/stock\"\n\nvar _ = stock.Handle\n\nfunc main() {}\n",
+				"stock/stock.go": ownHandler + "\n// " + t.TempDir() + "\n", // nothing is in the cache
+			}
+			if test != "" {
+				files["stock/stock_test.go"] = test
+			}
+			folder := module(t, files)
+			first := exec.CommandContext(t.Context(), "go", "vet", "-vettool="+binary, ".")
+			first.Dir, first.Env = folder, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+			_ = first.Run() // the findings of a dependency may be told now or later
+			want := []string{"stock.go:13 db.ExecContext"}
+			for _, packages := range []string{"./stock", "./...", "./..."} {
+				if got := found(run(t, folder, 1, "go", "vet", "-vettool="+binary, packages)); !slices.Equal(got, want) {
+					t.Errorf("go vet %s reports %q instead of %q", packages, got, want)
+				}
+			}
+		})
+	}
+}
+
 func TestCorrectCodePassesInSilence(t *testing.T) {
 	binary := build(t)
 	right := strings.Replace(handler, "db.ExecContext", "tx.ExecContext", 1)
