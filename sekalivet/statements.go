@@ -83,6 +83,55 @@ func (w *walk) bypasses(x ast.Expr, callee *types.Func) bool {
 	return name != "WithTx" && hasWithTx(t) && w.isKeptOutside(x)
 }
 
+// isTurned tells whether a query of Bun is made with the pool, whose models it
+// knows, and then turned to the transaction by Conn: in the same chain of
+// calls, or by the variable that the chain is kept in.
+func (w *walk) isTurned(pool ast.Expr, stack []ast.Node) bool {
+	if path, _ := typeName(w.TypesInfo.TypeOf(pool)); path != "github.com/uptrace/bun" {
+		return false
+	}
+	for _, n := range stack {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if w.turns(n) {
+				return true
+			}
+		case *ast.AssignStmt:
+			if id, ok := n.Lhs[0].(*ast.Ident); ok && len(n.Lhs) == 1 && w.isTurnedLater(w.TypesInfo.ObjectOf(id)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// turns tells whether a call has a query of Bun run on the transaction.
+func (w *walk) turns(call *ast.CallExpr) bool {
+	callee := calleeOf(w.TypesInfo, call)
+	return callee != nil && isOf(callee, "github.com/uptrace/bun") && callee.Name() == "Conn" && len(call.Args) == 1 && w.holder(call.Args[0]) >= 0
+}
+
+func (w *walk) isTurnedLater(query types.Object) (turned bool) {
+	ast.Inspect(w.fn.body, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && w.turns(call) {
+			x := call.Fun
+			for ok {
+				if sel, is := ast.Unparen(x).(*ast.SelectorExpr); is {
+					x = sel.X
+				} else if inner, is := ast.Unparen(x).(*ast.CallExpr); is {
+					x = inner.Fun
+				} else {
+					ok = false
+				}
+			}
+			id, is := ast.Unparen(x).(*ast.Ident)
+			turned = turned || is && w.TypesInfo.ObjectOf(id) == query
+		}
+		return !turned
+	})
+	return turned
+}
+
 // isKeptOutside tells whether an expression was there before the function was
 // called: a field, or a variable from around it.
 func (w *walk) isKeptOutside(x ast.Expr) bool {

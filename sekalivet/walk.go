@@ -96,6 +96,9 @@ func (w *walk) method(call *ast.CallExpr, callee *types.Func, stack []ast.Node) 
 	if !ok || callee.Signature().Recv() == nil {
 		return
 	}
+	if w.isTurned(sel.X, stack) {
+		return
+	}
 	subject := w.param(sel.X)
 	if subject < 0 {
 		if w.bypasses(sel.X, callee) {

@@ -44,6 +44,32 @@ func (s *shop) bunned(ctx context.Context, tx bun.Tx, m *sekali.Message) error {
 	return err
 }
 
+// A query that is made with the pool and turned to the transaction.
+func (s *shop) turned(ctx context.Context, tx bun.Tx, m *sekali.Message) error {
+	if _, err := s.bun.NewUpdate().Conn(tx).Model(m).Exec(ctx); err != nil {
+		return err
+	}
+	if err := move(ctx, s.bun, tx, m); err != nil {
+		return err
+	}
+	q := s.bun.NewUpdate().Model(m)
+	q = q.Conn(tx)
+	if _, err := q.Exec(ctx); err != nil {
+		return err
+	}
+	if _, err := s.bun.NewUpdate().Conn(s.bun).Exec(ctx); err != nil { // want `s\.bun\.NewUpdate is not part`
+		return err
+	}
+	never := s.bun.NewUpdate().Model(m) // want `s\.bun\.NewUpdate is not part`
+	_, err := never.Exec(ctx)
+	return err
+}
+
+func move(ctx context.Context, orm *bun.DB, tx bun.Tx, m *sekali.Message) error {
+	_, err := orm.NewUpdate().Model(m).Conn(tx).Exec(ctx)
+	return err
+}
+
 func (s *shop) clients(ctx context.Context, tx bun.Tx, m *sekali.Message) error {
 	if _, err := s.orders.Place(ctx, &pb.Order{}); err != nil { // want `pb\.OrdersClient\.Place is called inside`
 		return err

@@ -15,4 +15,8 @@ func (tx Tx) NewUpdate() *Update { return nil }
 
 func (tx Tx) NewCreateTable() *Update { return nil }
 
+func (u *Update) Conn(on any) *Update { return u }
+
+func (u *Update) Model(model any) *Update { return u }
+
 func (u *Update) Exec(ctx context.Context) (int, error) { return 0, nil }
