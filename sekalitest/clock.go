@@ -21,19 +21,16 @@ import (
 // (of an effect whose process died, of a dead letter) are over when they had
 // less left; keys are old enough to be pruned; an effect's Repeat window closes.
 // Counts by the minute (consumer_stats) stay, and so do the tables of the
-// business. db is a *sql.DB from SQLite or PostgresDB, or a pool from Postgres,
-// and nothing runs on it meanwhile. d is at least a millisecond.
+// business. db is a *sql.DB on SQLite, PostgreSQL, MySQL or MariaDB, or a pool
+// from Postgres, and nothing runs on it meanwhile. d is at least a millisecond.
 func Elapse[DB *sql.DB | *pgxpool.Pool](t testing.TB, db DB, d time.Duration) {
 	t.Helper()
-	a := aged{dialect: migrate.Postgres}
+	var a aged
 	switch db := any(db).(type) {
 	case *sql.DB:
 		a.db = db
-		if _, err := db.ExecContext(context.Background(), "SELECT sqlite_version()"); err == nil {
-			a.dialect = migrate.SQLite
-		}
 	case *pgxpool.Pool:
-		a.db = stdlib.OpenDBFromPool(db)
+		a.db, a.dialect = stdlib.OpenDBFromPool(db), migrate.Postgres
 		defer a.db.Close() // the pool stays open
 	}
 	if err := a.elapse(context.Background(), d); err != nil {
@@ -41,10 +38,22 @@ func Elapse[DB *sql.DB | *pgxpool.Pool](t testing.TB, db DB, d time.Duration) {
 	}
 }
 
-// aged is a database in which time can pass.
+// aged is a database in which time can pass. Its dialect is found out if it is
+// not known.
 type aged struct {
 	db      *sql.DB
 	dialect migrate.Dialect
+}
+
+// dialectOf finds out which database it is, by what only one of them knows.
+func dialectOf(ctx context.Context, db *sql.DB) migrate.Dialect {
+	for dialect, query := range map[migrate.Dialect]string{migrate.SQLite: "SELECT sqlite_version()", migrate.MySQL: "SELECT @@version"} {
+		if rows, err := db.QueryContext(ctx, query); err == nil {
+			_ = rows.Close()
+			return dialect
+		}
+	}
+	return migrate.Postgres
 }
 
 // register has a world know its databases, so that what a handler waits for
@@ -69,6 +78,9 @@ func (s *scope) elapse(d time.Duration) {
 }
 
 func (a aged) elapse(ctx context.Context, d time.Duration) error {
+	if a.dialect == "" {
+		a.dialect = dialectOf(ctx, a.db)
+	}
 	for _, table := range tables() {
 		columns, err := a.times(ctx, table)
 		if err != nil {
@@ -104,11 +116,12 @@ func tables() (names []string) {
 // times returns the columns of a table that may be times, and their types;
 // none if there is no such table.
 func (a aged) times(ctx context.Context, table string) (map[string]string, error) {
-	query, args := "SELECT name, type FROM pragma_table_info(?)", []any{table}
-	if a.dialect == migrate.Postgres {
-		query = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = $1 AND table_schema = current_schema()"
-	}
-	rows, err := a.db.QueryContext(ctx, query, args...)
+	query := map[migrate.Dialect]string{
+		migrate.SQLite:   "SELECT name, type FROM pragma_table_info(?)",
+		migrate.MySQL:    "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = DATABASE()",
+		migrate.Postgres: "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = $1 AND table_schema = current_schema()",
+	}[a.dialect]
+	rows, err := a.db.QueryContext(ctx, query, table)
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +144,8 @@ func (a aged) older(name, kind string, d time.Duration) string {
 	switch {
 	case strings.HasPrefix(kind, "timestamp") && a.dialect == migrate.SQLite:
 		return fmt.Sprintf("coalesce(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %s, '-%d.%03d seconds'), %s)", name, ms/1000, ms%1000, name)
+	case a.dialect == migrate.MySQL && (kind == "timestamp" || kind == "datetime"):
+		return fmt.Sprintf("%s - INTERVAL %d MICROSECOND", name, d.Microseconds())
 	case strings.HasPrefix(kind, "timestamp"):
 		return fmt.Sprintf("%s - interval '%d milliseconds'", name, ms)
 	case !strings.HasSuffix(kind, "int") && kind != "integer":

@@ -55,7 +55,7 @@ func SQLite(t testing.TB, statements ...string) *sql.DB {
 	if err := os.WriteFile(file, bytes, 0o600); err != nil {
 		t.Fatalf("make an SQLite file with Sekali's tables: %v", err)
 	}
-	db := OpenDB(t, sqliteConnector(file))
+	db := openDB(t, sqliteConnector(file))
 	execute(t, db, statements)
 	register(t, aged{db, migrate.SQLite})
 	return db
@@ -92,7 +92,7 @@ func Postgres(t testing.TB, url string, statements ...string) *pgxpool.Pool {
 // PostgresDB is Postgres for database/sql.
 func PostgresDB(t testing.TB, url string, statements ...string) *sql.DB {
 	t.Helper()
-	return OpenDB(t, stdlib.GetConnector(*newSchema(t, url, statements).ConnConfig))
+	return openDB(t, stdlib.GetConnector(*newSchema(t, url, statements).ConnConfig))
 }
 
 // newSchema makes a schema with tables, and returns what leads to it.

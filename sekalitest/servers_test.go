@@ -164,22 +164,34 @@ func TestACorrectConsumerOnPostgresThroughDatabaseSQLPassesEveryDelivery(t *test
 	})
 }
 
+// mariaDB opens a schema of its own through OpenDB.
+func mariaDB(t testing.TB) *sql.DB {
+	t.Helper()
+	schema := dbtest.MySQL(t)
+	u, err := url.Parse(schema.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn, err := dburl.MySQLDSN(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connector, err := driver.MySQLDriver{}.OpenConnector(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return OpenDB(t, connector)
+}
+
+func TestTimePassesOnMariaDB(t *testing.T) {
+	db := mariaDB(t)
+	s := sqlstore.New(db, mysql.Dialect)
+	letPass(t, db, Elapse[*sql.DB], s.Effects(), store.Ager(s), claimOn(t, s))
+}
+
 func TestADriverOfAnotherDatabaseIsSeenThroughOpenDB(t *testing.T) {
 	world := func(t testing.TB) Case[*sql.Tx] {
-		schema := dbtest.MySQL(t)
-		u, err := url.Parse(schema.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dsn, err := dburl.MySQLDSN(u)
-		if err != nil {
-			t.Fatal(err)
-		}
-		connector, err := driver.MySQLDriver{}.OpenConnector(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		db := OpenDB(t, connector)
+		db := mariaDB(t)
 		execute(t, db, []string{
 			"CREATE TABLE stock (sku VARCHAR(20) PRIMARY KEY, quantity INTEGER NOT NULL)",
 			"INSERT INTO stock VALUES ('KOPI-250', 100), ('TEH-100', 100)",

@@ -134,6 +134,13 @@ func (k kind) atStatements() bool { return k == cancelling || k == erring || k =
 // gives is not the driver's own connection.
 func OpenDB(t testing.TB, c driver.Connector) *sql.DB {
 	t.Helper()
+	db := openDB(t, c)
+	register(t, aged{db: db})
+	return db
+}
+
+func openDB(t testing.TB, c driver.Connector) *sql.DB {
+	t.Helper()
 	db := sql.OpenDB(connector{c})
 	t.Cleanup(func() { _ = db.Close() })
 	return db
