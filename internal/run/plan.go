@@ -4,6 +4,7 @@ package run
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/sekali/sekali"
@@ -72,6 +73,7 @@ func Load(text string, lookup func(string) (string, bool)) (*Plan, error) {
 	if fatal != nil {
 		return nil, fatal
 	}
+	compiler.Vars = append([]string{}, slices.Sorted(maps.Keys(file.Vars))...)
 	b := &planner{compiler: compiler}
 	_ = errors.As(err, &b.problems)
 	p := &Plan{File: file}

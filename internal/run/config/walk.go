@@ -71,7 +71,12 @@ func (f *file) parse(text string) *yaml.Node {
 		f.problem(f.syntax(err))
 		return nil
 	}
-	if err := decoder.Decode(&more); err == nil {
+	switch err := decoder.Decode(&more); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		f.problem(f.syntax(err))
+		return nil
+	default:
 		f.problem(Problem{Pos: Pos{more.Line, more.Column}, Cause: "a second document begins", Mend: `remove the "---": a file is one consumer`})
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/ext"
@@ -49,7 +50,11 @@ var wanted = map[Want]struct {
 }
 
 // Compiler compiles expressions. It is safe for concurrent use.
-type Compiler struct{ plain, withEffects *cel.Env }
+type Compiler struct {
+	plain, withEffects *cel.Env
+	// Vars are the names that vars has. nil: they are not known.
+	Vars []string
+}
 
 // NewCompiler returns one.
 func NewCompiler() (*Compiler, error) {
@@ -72,7 +77,7 @@ func NewCompiler() (*Compiler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the compiler of expressions: %w", err)
 	}
-	return &Compiler{plain, withEffects}, nil
+	return &Compiler{plain: plain, withEffects: withEffects}, nil
 }
 
 // Expr is a compiled expression. It is safe for concurrent use.
@@ -89,20 +94,62 @@ func (c *Compiler) Compile(t config.Text, want Want, effects ...string) (*Expr, 
 	if len(effects) > 0 {
 		env = c.withEffects
 	}
-	ast, issues := env.Compile(t.Value)
+	compiled, issues := env.Compile(t.Value)
 	if issues != nil && issues.Err() != nil {
 		return nil, problems(t, issues)
 	}
+	if unknown := c.unknown(t, compiled, effects); len(unknown) > 0 {
+		return nil, unknown
+	}
 	if w, restricted := wanted[want]; restricted {
-		if kind := ast.OutputType().Kind(); kind != types.DynKind && kind != types.AnyKind && !slices.Contains(w.kinds, kind) {
-			return nil, []config.Problem{t.Problem("the expression gives "+ast.OutputType().String()+", and "+w.says+" is wanted", w.mend)}
+		if kind := compiled.OutputType().Kind(); kind != types.DynKind && kind != types.AnyKind && !slices.Contains(w.kinds, kind) {
+			return nil, []config.Problem{t.Problem("the expression gives "+compiled.OutputType().String()+", and "+w.says+" is wanted", w.mend)}
 		}
 	}
-	program, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost))
+	program, err := env.Program(compiled, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost))
 	if err != nil {
 		return nil, []config.Problem{t.Problem(err.Error(), "correct the expression")}
 	}
 	return &Expr{t, want, program}, nil
+}
+
+// unknown finds names of vars and effects that the file does not have. To the
+// compiler they are maps, in which anything may be.
+func (c *Compiler) unknown(t config.Text, compiled *cel.Ast, effects []string) (all []config.Problem) {
+	known := map[string][]string{}
+	if c.Vars != nil {
+		known["vars"] = c.Vars
+	}
+	if len(effects) > 0 {
+		known["effects"] = effects
+	}
+	native := compiled.NativeRep()
+	ast.PreOrderVisit(native.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		switch e.Kind() {
+		case ast.ComprehensionKind: // within it a variable may have such a name
+			delete(known, e.AsComprehension().IterVar())
+			delete(known, e.AsComprehension().IterVar2())
+		case ast.SelectKind:
+			s := e.AsSelect()
+			if s.IsTestOnly() || s.Operand().Kind() != ast.IdentKind {
+				return
+			}
+			of := s.Operand().AsIdent()
+			names, is := known[of]
+			if !is || slices.Contains(names, s.FieldName()) {
+				return
+			}
+			mend := "add it to " + of + ":, or correct the name"
+			if of == "effects" {
+				mend = "there are " + strings.Join(names, ", ") + ": an effect sees those before it"
+			}
+			p := t.Problem(fmt.Sprintf("%s has no %s", of, s.FieldName()), mend)
+			at := native.SourceInfo().GetStartLocation(s.Operand().ID())
+			p.Pos = t.At(max(at.Line(), 1), at.Column()+1)
+			all = append(all, p)
+		}
+	}))
+	return all
 }
 
 // problems says what the compiler found, each at its place.

@@ -105,12 +105,52 @@ func TestWhatAMessageMakesImpossibleIsPermanentAndSaysWhere(t *testing.T) {
 		{`body.n / 0`, body, "zero"},
 		{`duration("1s")`, body, "string(…)"},
 		{`body.huge`, body, "SQLite has no number"},
+		{`0.0 / 0.0`, body, "no number for NaN"},
+		{`double(body.sku)`, `{"sku":"NaN"}`, "no number for NaN"},
 		{`body.list.map(a, body.list.map(b, body.list.map(c, body.list.map(d, body.list.map(e, body.list.map(f, body.list.map(g, body.list.map(h, body.list.map(i, body.list))))))))).size()`, body, "too long"},
 	} {
 		_, err := compile(t, c.source, expr.Any).Param(expr.NewInput(message(c.body), nil), dburl.SQLite)
 		var permanent interface{ Permanent() bool }
 		if err == nil || !errors.As(err, &permanent) || !permanent.Permanent() || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "f (line 7 of the file)") {
 			t.Errorf("%s: %v, want %q", c.source, err, c.says)
+		}
+	}
+}
+
+func TestWhatADatabaseHasNoNumberForIsNeverANull(t *testing.T) {
+	for _, c := range []struct {
+		source string
+		kind   dburl.Kind
+		is     bool
+	}{
+		{`0.0 / 0.0`, dburl.PostgreSQL, true},
+		{`1.0 / 0.0`, dburl.PostgreSQL, true},
+		{`-1.0 / 0.0`, dburl.SQLite, true},
+		{`0.0 / 0.0`, dburl.SQLite, false},
+		{`0.0 / 0.0`, dburl.MySQL, false},
+		{`-1.0 / 0.0`, dburl.MySQL, false},
+	} {
+		v, err := compile(t, c.source, expr.Any).Param(expr.NewInput(message(body), nil), c.kind)
+		if _, number := v.(float64); number != c.is || (err == nil) != c.is {
+			t.Errorf("%s on %s: %v, %v", c.source, c.kind, v, err)
+		}
+	}
+}
+
+func TestNamesThatTheFileDoesNotHaveAreFound(t *testing.T) {
+	c, err := expr.NewCompiler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Vars = []string{"warehouse"}
+	for source, says := range map[string]string{
+		`vars.warehouse + effects.label.body`: "", `has(vars.house) ? 1 : 2`: "", `vars.?house`: "", `[body].map(vars, vars.x)`: "",
+		`"a" + vars.house`:    "line 7, column 9: f: vars has no house: add it to vars:",
+		`effects.labels.body`: "line 7, column 3: f: effects has no labels: there are label",
+	} {
+		_, problems := c.Compile(config.Text{Pos: config.Pos{Line: 7, Column: 3}, Field: "f", Value: source, Written: source}, expr.Any, "label")
+		if text := config.Problems(problems).Error(); (says == "") != (text == "") || !strings.Contains(text, says) {
+			t.Errorf("%s: %q, want %q", source, text, says)
 		}
 	}
 }

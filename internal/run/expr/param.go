@@ -46,7 +46,7 @@ func param(v ref.Val, kind dburl.Kind) (any, error) {
 		}
 		return long(Number(strconv.FormatUint(uint64(v), 10)), kind)
 	case types.Double:
-		return float64(v), nil
+		return double(float64(v), kind)
 	case types.String:
 		return string(v), nil
 	case types.Bool:
@@ -72,6 +72,14 @@ func param(v ref.Val, kind dburl.Kind) (any, error) {
 		return string(text), err
 	}
 	return nil, fmt.Errorf("it gives %s: %w", typeName(v), errNoSQL)
+}
+
+// double refuses what a database has no number for: SQLite would make NULL of it.
+func double(f float64, kind dburl.Kind) (any, error) {
+	if kind == dburl.MySQL && (math.IsNaN(f) || math.IsInf(f, 0)) || kind == dburl.SQLite && math.IsNaN(f) {
+		return nil, fmt.Errorf("the database has no number for %v: find it out with when:, or choose another value", f)
+	}
+	return f, nil
 }
 
 // long is a number with more digits than an int64 or a double holds.
