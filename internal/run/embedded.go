@@ -2,9 +2,11 @@ package run
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +25,10 @@ const embeddedTimeout = 20 * time.Second
 
 // embedded is a NATS server with JetStream in this process. What it has
 // confirmed survives a loss of power.
-type embedded struct{ server *server.Server }
+type embedded struct {
+	server *server.Server
+	unlock func()
+}
 
 // startEmbedded starts the server on files, and makes the stream.
 func startEmbedded(ctx context.Context, src config.Source) (_ *embedded, err error) {
@@ -47,16 +52,21 @@ func startEmbedded(ctx context.Context, src config.Source) (_ *embedded, err err
 	if err := os.MkdirAll(src.Directory, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the embedded broker: %w", err)
 	}
+	unlock, err := lock(ctx, src.Directory)
+	if err != nil {
+		return nil, err
+	}
 	s, err := server.NewServer(&server.Options{
 		ServerName: "sekali-run", Host: host, Port: port, NoSigs: true, JetStream: true, SyncAlways: true,
 		StoreDir: src.Directory, LogFile: filepath.Join(src.Directory, "nats.log"),
 	})
 	if err != nil {
+		unlock()
 		return nil, fmt.Errorf("start the embedded broker in %s: %w", src.Directory, err)
 	}
 	s.ConfigureLogger()
 	s.Start()
-	e := &embedded{s}
+	e := &embedded{s, unlock}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -104,4 +114,24 @@ func (e *embedded) close() {
 	}
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
+	e.unlock()
+}
+
+// lock keeps a folder for one broker: two would write the same files, and lose
+// what they confirmed. The lock is that of a database which nobody writes: it is
+// there on every system, and goes with its process.
+func lock(ctx context.Context, directory string) (unlock func(), err error) {
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Join(directory, "lock")}).EscapedPath()+"?_txlock=exclusive")
+	if err != nil {
+		return nil, fmt.Errorf("lock the folder %s of the embedded broker: %w", directory, err)
+	}
+	tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("lock the folder %s of the embedded broker: %w: does another broker run on it?", directory, err)
+	}
+	return func() {
+		_ = tx.Rollback()
+		_ = db.Close()
+	}, nil
 }
