@@ -190,6 +190,18 @@ func TestWhatGoVetMetAsADependencyFirstIsReportedLater(t *testing.T) {
 	}
 }
 
+func TestWhatIsInTestdataIsLeftAloneThoughATestImportsIt(t *testing.T) {
+	binary := build(t)
+	folder := module(t, map[string]string{
+		"main.go":                 "package main\n\nfunc main() {}\n",
+		"main_test.go":            "package main\n\nimport \"shop/testdata/stock\"\n\nvar _ = stock.Handle\n",
+		"testdata/stock/stock.go": ownHandler + "\n// " + t.TempDir() + "\n", // nothing is in the cache
+	})
+	if out := run(t, folder, 0, "go", "vet", "-vettool="+binary, "./..."); strings.TrimSpace(out) != "" {
+		t.Errorf("go vet prints:\n%s", out)
+	}
+}
+
 func TestCorrectCodePassesInSilence(t *testing.T) {
 	binary := build(t)
 	right := strings.Replace(handler, "db.ExecContext", "tx.ExecContext", 1)

@@ -52,9 +52,14 @@ func wholeUnit(args []string) []string {
 
 // hides tells whether go vet would take this run for that of a later one: for a
 // package of the user's that has no tests in it. One with tests is analyzed by
-// itself with them, as another package; its findings would come twice.
+// itself with them, as another package; its findings would come twice. One in a
+// folder testdata belongs to no pattern: no later run is to show it.
 func (u unit) hides() bool {
-	return u.VetxOnly && u.Stdout != "" && u.ModulePath != "" && u.ModuleVersion == "" && !u.hasTests()
+	return u.VetxOnly && u.Stdout != "" && u.ModulePath != "" && u.ModuleVersion == "" && !u.inTestdata() && !u.hasTests()
+}
+
+func (u unit) inTestdata() bool {
+	return slices.Contains(strings.Split(filepath.ToSlash(u.Dir), "/"), "testdata")
 }
 
 func (u unit) hasTests() bool {
